@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
+from typing import NamedTuple
 
 from workbench.basics.findings import Checked, Finding, RuleResult
 from workbench.basics.tensors import Tensor
@@ -156,24 +157,37 @@ def _length(algorithm: Algorithm, batch: Batch, credit: Credited) -> Iterator[Ru
         )
 
 
-def _steps(algorithm: Algorithm, batch: Batch, credit: Credited) -> Iterator[RuleResult]:
-    """Rewards of a group that rise step by step, of any size and sign."""
-    words = words_of(algorithm.estimator.function)
+class RisingCredit(NamedTuple):
+    """Groups whose rewards rise step by step, how many of them have somebody below and above zero, and neighbours of whom the one
+    that earned more is credited with less, or with as much: (less, more, of less, of more)."""
+
+    asked: int
+    below: int
+    above: int
+    wrong: list[tuple[float, float, float, float]]
+    equal: list[tuple[float, float, float, float]]
+
+
+def _rising(batch: Batch, credit: Credited) -> RisingCredit:
     groups = [members for members in _groups(batch) if len(members) == len(STEPS)]
-    asked = 0
     below = 0
     above = 0
-    equal: list[tuple[float, float, float]] = []
-    wrong: list[tuple[float, float, float, float]] = []
+    pairs: list[tuple[float, float, float, float]] = []
     for members in groups:
         credit_T = credit(_paying(batch, members, STEPS))
         worth = [_worth(batch, credit_T, n) for n in members]
-        asked += 1
         below += min(worth) < -NEAR
         above += max(worth) > NEAR
-        pairs = list(zip(STEPS, STEPS[1:], worth, worth[1:]))
-        wrong += [pair for pair in pairs if pair[3] < pair[2] - NEAR]
-        equal += [pair[:3] for pair in pairs if abs(pair[3] - pair[2]) <= NEAR]
+        pairs += zip(STEPS, STEPS[1:], worth, worth[1:])
+    wrong = [pair for pair in pairs if pair[3] < pair[2] - NEAR]
+    equal = [pair for pair in pairs if abs(pair[3] - pair[2]) <= NEAR]
+    return RisingCredit(len(groups), below, above, wrong, equal)
+
+
+def _steps(algorithm: Algorithm, batch: Batch, credit: Credited) -> Iterator[RuleResult]:
+    """Rewards of a group that rise step by step, of any size and sign."""
+    words = words_of(algorithm.estimator.function)
+    asked, below, above, wrong, equal = _rising(batch, credit)
     yield Checked(asked, "rewards that rise")
     if not asked or ONE_SIDED.search(words):
         return
@@ -191,7 +205,7 @@ def _steps(algorithm: Algorithm, batch: Batch, credit: Credited) -> Iterator[Rul
             f"{of_more:.4g}; expected that who earned more is credited with more. Look at signs, squares and the order of ranks in the estimator of {algorithm.name}"
         )
     elif len(equal) >= asked and not COARSE.search(words):
-        less, more, worth_of = equal[0]
+        less, more, worth_of, _ = equal[0]
         yield Finding(
             f"in a group where one earned {less:g} and the next one {more:g}, both are credited with {worth_of:.4g}; expected that who earned "
             f"more is credited with more: rewards or advantages are cut or rounded in {algorithm.name} (clamp, int(), round), which its "

@@ -109,7 +109,8 @@ def _directions(given: CheckInput, played: Sequence[PlayedTrajectory]) -> Iterat
     seen: list[SeenMove] = []
     for one in played:
         for k, word in _single_moves(one):
-            before, after = text_of(one.shown[k]), text_of(one.shown[k + 1])
+            before = text_of(one.shown[k])
+            after = text_of(one.shown[k + 1])
             seen += _by_coordinates(one, word, before, after, axes) if axes else ()
             if not TURNED_MAP.search(prompt):
                 seen += _by_the_map(one, word, before, after)
@@ -172,14 +173,20 @@ def _axes_of(prompt: str) -> StatedAxes | None:
     up = right = 0
     corner = ORIGIN.search(prompt)
     if corner is not None:
-        high, side = (corner[1] or corner[3]).lower(), (corner[2] or corner[4]).lower()
+        high = (corner[1] or corner[3]).lower()
+        side = (corner[2] or corner[4]).lower()
         up = -1 if high in ("top", "upper", "north") else 1
         right = 1 if side in ("left", "west") else -1
     for match in GROWS.finditer(prompt):
         to = next(word for word in COMPASS if len(word) > 1 and match[2].lower().startswith(word))
         axis, sign = COMPASS[to]
-        up, right = (sign, right) if axis == "vertical" else (up, sign)
-    return StatedAxes(0 if rows else 1, up, right) if up or right else None
+        if axis == "vertical":
+            up = sign
+        else:
+            right = sign
+    if not (up or right):
+        return None
+    return StatedAxes(0 if rows else 1, up, right)
 
 
 def _place(text: str) -> tuple[int, int] | None:
@@ -194,7 +201,8 @@ def _place(text: str) -> tuple[int, int] | None:
 def _by_coordinates(
     one: PlayedTrajectory, word: str, before: str, after: str, axes: StatedAxes
 ) -> Iterator[SeenMove]:
-    here, there = _place(before), _place(after)
+    here = _place(before)
+    there = _place(after)
     if here is None or there is None:
         return
     apart = [there[0] - here[0], there[1] - here[1]]
@@ -230,19 +238,22 @@ def _maps(text: str) -> list[str] | None:
 
 def _by_the_map(one: PlayedTrajectory, word: str, before: str, after: str) -> Iterator[SeenMove]:
     """One sign that stands there once goes one cell, and no other one moves."""
-    here, there = _maps(before), _maps(after)
+    here = _maps(before)
+    there = _maps(after)
     if here is None or there is None or (len(here), len(here[0])) != (len(there), len(there[0])):
         return
     moved = []
     for sign, times in Counter("".join(here)).items():
         if times == 1 and "".join(there).count(sign) == 1 and sign.isascii():
-            old, new = _cell(here, sign), _cell(there, sign)
+            old = _cell(here, sign)
+            new = _cell(there, sign)
             if old != new:
                 moved.append((sign, old, new))
     if len(moved) != 1:
         return
     sign, old, new = moved[0]
-    down, right = new[0] - old[0], new[1] - old[1]
+    down = new[0] - old[0]
+    right = new[1] - old[1]
     if abs(down) + abs(right) == 1:
         yield SeenMove(
             one,
@@ -273,7 +284,8 @@ def _past_the_edge(given: CheckInput, played: Sequence[PlayedTrajectory]) -> Ite
     asked = 0
     for one in played:
         for k, word in _single_moves(one):
-            here, there = _place(text_of(one.shown[k])), _place(text_of(one.shown[k + 1]))
+            here = _place(text_of(one.shown[k]))
+            there = _place(text_of(one.shown[k + 1]))
             if here is None or there is None:
                 continue
             asked += 1

@@ -120,15 +120,15 @@ def _right_play(given: CheckInput, task: Task) -> PlayedTrajectory | None:
 
 def check_by_form(given: CheckInput) -> Iterator[RuleResult]:
     """Whether what is right is paid, whatever mark stands in it."""
-    said = said_answers(given)
-    yield Checked(len(said), "right answers by their writing")
-    wrong = [one for one in said if not one.right]
+    answers = said_answers(given)
+    yield Checked(len(answers), "right answers by their writing")
+    wrong = [one for one in answers if not one.right]
     if not wrong or given.by_chance:
         return
     whose = "solver's" if "solver" in given.own else "payload's gold"
     for mark in MARKS:
-        marked = [one for one in said if mark.has(one.words)]
-        plain = [one for one in said if not mark.has(one.words)]
+        marked = [one for one in answers if mark.has(one.words)]
+        plain = [one for one in answers if not mark.has(one.words)]
         for some, others, what in (
             (marked, plain, mark.what),
             (plain, marked, f"other than those {mark.what}"),
@@ -136,11 +136,11 @@ def check_by_form(given: CheckInput) -> Iterator[RuleResult]:
             if _fails_alone(some, others):
                 yield _never_paid(some, others, what, whose)
                 return
-    beyond = _beyond_a_size(said)
+    beyond = _beyond_a_size(answers)
     if beyond is not None:
         yield _never_paid(*beyond, whose)
         return
-    yield from _fails_at_some(said, wrong, whose)
+    yield from _fails_at_some(answers, wrong, whose)
 
 
 SIZES: tuple[tuple[str, Callable[[str], float | None]], ...] = (
@@ -151,11 +151,11 @@ SIZES: tuple[tuple[str, Callable[[str], float | None]], ...] = (
 
 
 def _beyond_a_size(
-    said: Sequence[SaidAnswer],
+    answers: Sequence[SaidAnswer],
 ) -> tuple[list[SaidAnswer], list[SaidAnswer], str] | None:
     """Whether all answers beyond some size fail and the others succeed: (those, the others, in words)."""
     for what, size in SIZES:
-        sized = [(size(one.words), one) for one in said]
+        sized = [(size(one.words), one) for one in answers]
         if any(value is None for value, _ in sized):
             continue
         right = [value for value, one in sized if one.right]
@@ -187,12 +187,12 @@ def _never_paid(
 
 
 def _fails_at_some(
-    said: Sequence[SaidAnswer], wrong: Sequence[SaidAnswer], whose: str
+    answers: Sequence[SaidAnswer], wrong: Sequence[SaidAnswer], whose: str
 ) -> Iterator[RuleResult]:
-    if len(said) < 2 * UNMARKED or not UNMARKED <= len(wrong) <= len(said) - UNMARKED:
+    if len(answers) < 2 * UNMARKED or not UNMARKED <= len(wrong) <= len(answers) - UNMARKED:
         return
     yield Finding(
-        f"the {whose} answer is wrong at {len(wrong)} of {len(said)} tasks, where chance decides nothing: {shortened(wrong[0].words, 40)} at "
+        f"the {whose} answer is wrong at {len(wrong)} of {len(answers)} tasks, where chance decides nothing: {shortened(wrong[0].words, 40)} at "
         f"{wrong[0].task.id!r} for one. Either it is no solution, and a policy is compared with too little, or what is right there is not "
         "paid (a rounding, a comparison of floats, a gold answer computed otherwise)",
         severity=NOTE,

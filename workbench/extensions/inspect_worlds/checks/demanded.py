@@ -204,9 +204,9 @@ def _listed_moves(given: CheckInput) -> Iterator[RuleResult]:
         unread = 0
         for number, one in enumerate(played[:STATES]):
             start = one.script._replace(texts=one.texts[: number % len(one.texts)])
-            said = one.texts[len(start.texts)]
+            spoken_there = one.texts[len(start.texts)]
             answers = [
-                _answered(given, start, said.replace(inside(said), words, 1), words)
+                _answered(given, start, spoken_there.replace(inside(spoken_there), words, 1), words)
                 for words in (item, NONSENSE)
             ]
             asked += 1

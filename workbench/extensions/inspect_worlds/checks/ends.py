@@ -354,9 +354,9 @@ def check_bad_texts(given: CheckInput) -> Iterator[RuleResult]:
         results += _answered_to(given, name, given.as_answer(words), NOTE)
     results += _long_texts(given)
     yield from (result for result in results if isinstance(result, Checked))
-    found = [result for result in results if isinstance(result, Finding)]
-    raises = [result for result in found if RAISES in result.what]
-    yield from (result for result in found if result not in raises)
+    findings = [result for result in results if isinstance(result, Finding)]
+    raises = [result for result in findings if RAISES in result.what]
+    yield from (result for result in findings if result not in raises)
     yield from sorted(raises, key=lambda result: result.severity != "error")[:1]
 
 

@@ -175,7 +175,8 @@ def _is_the_solvers_own(given: CheckInput, name: str) -> bool:
 
 def _earns_less(made: Mapping[str, PolicyEstimate], name: str) -> bool:
     """Whether it succeeds as often and is paid clearly less: success is not all that counts."""
-    solver, own = made["solver"].reward if "solver" in made else None, made[name].reward
+    solver = made["solver"].reward if "solver" in made else None
+    own = made[name].reward
     return None not in (solver, own) and own.high < solver.low
 
 

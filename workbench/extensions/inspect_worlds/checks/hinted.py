@@ -69,8 +69,10 @@ def _by_kind(
         right = secrets[one.task.id]
         before: Decimal | None = None
         for text, result in zip(one.texts[:-1], one.results):
-            guess, says = inside(text).strip(), text_of(result.observation)
-            number, secret = number_of(guess), number_of(right)
+            guess = inside(text).strip()
+            says = text_of(result.observation)
+            number = number_of(guess)
+            secret = number_of(right)
             if number is not None and secret is not None and number.value != secret.value:
                 apart = number.value - secret.value
                 hints["low and high"] += _of_size(one, guess, right, says, apart)
@@ -86,7 +88,8 @@ def _by_kind(
 def _of_size(
     one: PlayedTrajectory, guess: str, right: str, says: str, apart: Decimal
 ) -> Iterator[SaidHint]:
-    low, high = LOW.search(says), HIGH.search(says)
+    low = LOW.search(says)
+    high = HIGH.search(says)
     if bool(low) != bool(high):
         yield SaidHint(one, guess, right, (low or high)[0], (apart < 0) == bool(low))
 
@@ -94,7 +97,8 @@ def _of_size(
 def _of_distance(
     one: PlayedTrajectory, guess: str, right: str, says: str, nearer: bool
 ) -> Iterator[SaidHint]:
-    near, far = NEARER.search(says), FARTHER.search(says)
+    near = NEARER.search(says)
+    far = FARTHER.search(says)
     if bool(near) != bool(far):
         yield SaidHint(one, guess, right, (near or far)[0], nearer == bool(near))
 

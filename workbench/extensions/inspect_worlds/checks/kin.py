@@ -123,7 +123,7 @@ def _renamed(
         if _solution(given, task) == _solution(given, other):
             both.append((task, other))
     # Problems by their numbers: where all have the same ones, names are what is asked about.
-    numbers = {found for shape in known if len(found := tuple(re.findall(r"\d+", shape))) >= 2}
+    numbers = {own for shape in known if len(own := tuple(re.findall(r"\d+", shape))) >= 2}
     if len(numbers) > FEW and len(both) > MUCH * asked:
         one, other = both[0]
         yield Finding(

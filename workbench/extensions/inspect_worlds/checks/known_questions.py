@@ -46,8 +46,8 @@ def worked_out(prompt: str) -> str | None:
     """The answer, as text."""
     if OTHERWISE.search(prompt):
         return None
-    found = {answer for know in KNOWN if (answer := know(prompt)) is not None}
-    return found.pop() if len(found) == 1 else None
+    answers = {answer for know in KNOWN if (answer := know(prompt)) is not None}
+    return answers.pop() if len(answers) == 1 else None
 
 
 def _sum(prompt: str) -> str | None:
@@ -68,7 +68,8 @@ def _value(node: ast.expr) -> Fraction:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand)
     if isinstance(node, ast.BinOp):
-        left, right = _value(node.left), _value(node.right)
+        left = _value(node.left)
+        right = _value(node.right)
         if isinstance(node.op, ast.Add):
             return left + right
         if isinstance(node.op, ast.Sub):

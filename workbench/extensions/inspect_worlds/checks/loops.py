@@ -68,7 +68,7 @@ def _circles(given: CheckInput) -> Iterator[RuleResult]:
     solved = [
         one for one in given.solved_once(least_turns=2) if one.success and one.reward is not None
     ]
-    found: list[PaidCircle] = []
+    circles: list[PaidCircle] = []
     asked = 0
     spent = Spent()
     for one in solved[:TASKS]:
@@ -76,10 +76,10 @@ def _circles(given: CheckInput) -> Iterator[RuleResult]:
             break
         asked += 1
         circle = next(_circles_of(given, one, spent), None)
-        found += [circle] if circle is not None else []
+        circles += [circle] if circle is not None else []
     yield Checked(asked, "two actions in a circle")
-    if asked >= LEAST and 2 * len(found) >= asked:
-        yield _farmed(found, asked, ERROR if INCOME.search(given.first_prompt) is None else NOTE)
+    if asked >= LEAST and 2 * len(circles) >= asked:
+        yield _farmed(circles, asked, ERROR if INCOME.search(given.first_prompt) is None else NOTE)
 
 
 def _circles_of(given: CheckInput, one: PlayedTrajectory, spent: Spent) -> Iterator[PaidCircle]:
@@ -110,7 +110,7 @@ def _local(given: CheckInput, one: PlayedTrajectory, before: tuple[str, ...]) ->
     family: Any = given.family
     if "random" not in given.own:
         return []
-    said: dict[str, None] = {}
+    spoken: dict[str, None] = {}
     for number in range(LOCAL):
         rng = rng_at("check-env", "circle", one.task.id, number)
         texts = iter(before)
@@ -121,9 +121,9 @@ def _local(given: CheckInput, one: PlayedTrajectory, before: tuple[str, ...]) ->
             lambda env, texts=texts, rng=rng: next(texts, None) or family.random_action(env, rng),
             most=len(before) + 1,
         )
-        said |= dict.fromkeys(played.texts[len(before) :])
-    # One that undoes the last paid action need not be said by chance.
-    return [*said, *before[-1:]]
+        spoken |= dict.fromkeys(played.texts[len(before) :])
+    # One that undoes the last paid action need not be spoken by chance.
+    return [*spoken, *before[-1:]]
 
 
 def _gain_of_a_round(
@@ -161,13 +161,13 @@ def _played_out(
     return None
 
 
-def _farmed(found: Sequence[PaidCircle], asked: int, severity: str) -> Finding:
-    circle = found[0]
+def _farmed(circles: Sequence[PaidCircle], asked: int, severity: str) -> Finding:
+    circle = circles[0]
     then = " and then solving" if circle.farmed.success else ""
     return Finding(
         f"two actions in turn are paid in every round: at {circle.solved.task.id!r} {shortened(circle.actions[0], 40)} and "
         f"{shortened(circle.actions[1], 40)} bring {circle.gain:.3g} each time, and going on so{then} earns {circle.farmed.reward:.3g} where solving "
-        f"earns {circle.solved.reward:.3g} (so at {len(found)} of {asked} tasks); expected that what is undone is not paid again. Pay it once, "
+        f"earns {circle.solved.reward:.3g} (so at {len(circles)} of {asked} tasks); expected that what is undone is not paid again. Pay it once, "
         "or take back what it paid where it is undone",
         severity=severity,
     )
@@ -224,21 +224,13 @@ def _mostly_right(given: CheckInput) -> Iterator[RuleResult]:
     one_answer = family.max_turns == 1 and "solver" not in given.own
     if not one_answer or not low <= len(texts) <= high or hasattr(family, "task_seeds"):
         return
-    right: Counter[str] = Counter()
-    asked = 0
-    spent = Spent()
-    for number in range(DRAWN):
-        if spent.seconds > SECONDS:
-            break
-        task = family.task(seed_of("check-env", "mostly", number))
-        asked += 1
-        for text in texts:
-            right[text] += replay(family, Script(task, 0, (text,))).success is True
+    right, asked = _right_of(given, list(texts))
     yield Checked(asked, "the answer that is right most often")
     if asked < FEWEST or not right.total():
         return
     text, most = right.most_common(1)[0]
-    share, fair = most / asked, 1 / len(texts)
+    share = most / asked
+    fair = 1 / len(texts)
     by_chance = (fair * (1 - fair) / asked) ** 0.5
     never = [text for text in texts if not right[text]]
     if never and len(right) - len(never) >= 2 and asked >= 10 * len(texts):
@@ -254,3 +246,19 @@ def _mostly_right(given: CheckInput) -> Iterator[RuleResult]:
             "right first, evenly, and then a question for it; or report success beside that of the most frequent answer",
             severity=NOTE,
         )
+
+
+def _right_of(given: CheckInput, texts: Sequence[str]) -> tuple[Counter[str], int]:
+    """How often each text is right, of so many new tasks."""
+    family: Any = given.family
+    right: Counter[str] = Counter()
+    asked = 0
+    spent = Spent()
+    for number in range(DRAWN):
+        if spent.seconds > SECONDS:
+            break
+        task = family.task(seed_of("check-env", "mostly", number))
+        asked += 1
+        for text in texts:
+            right[text] += replay(family, Script(task, 0, (text,))).success is True
+    return right, asked

@@ -67,11 +67,16 @@ def check_overlap(given: CheckInput) -> Iterator[RuleResult]:
     if alike:
         # Where nothing is hidden, what is shown is the problem.
         few = len(train.keys() | held_out.keys()) <= FEW_PROBLEMS and len(alike) == len(held_out)
-        # A small world has some that are played alike by the words that were tried; most are so where the split is wrong.
         share = len(both) / len(held_out) * len(alike) / compared
-        some = len(alike) < max(SURE, MOST * compared) or share < LEAST
-        some = some and not any(_share_a_problem(given, *pair) for pair in alike)
-        yield _finding(alike, compared, few or some)
+        yield _finding(alike, compared, few or _by_coincidence(given, alike, compared, share))
+
+
+def _by_coincidence(
+    given: CheckInput, alike: list[tuple[Task, Task]], compared: int, share: float
+) -> bool:
+    """A small world has some tasks that are played alike by the words that were tried; most are so where the split is wrong."""
+    some = len(alike) < max(SURE, MOST * compared) or share < LEAST
+    return some and not any(_share_a_problem(given, *pair) for pair in alike)
 
 
 def _share_a_problem(given: CheckInput, one: Task, other: Task) -> bool:

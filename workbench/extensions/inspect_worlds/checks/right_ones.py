@@ -52,8 +52,7 @@ def check_right_ones(given: CheckInput) -> Iterator[RuleResult]:
     if (why := given.why_not_played()) is not None:
         yield NotChecked(why)
         return
-    said = said_answers(given)
-    right = [one for one in said if one.right]
+    right = [one for one in said_answers(given) if one.right]
     prompts = {one.task.id: text_of(opening_of(given.family, one.task, 0)) for one in right}
     if len(right) >= FEWEST:
         yield from _worked_out(right, prompts)
@@ -81,7 +80,8 @@ def _value(words: str) -> Fraction | None:
 
 
 def _agree(words: str, expected: str) -> bool:
-    ours, theirs = _value(words), _value(expected)
+    ours = _value(words)
+    theirs = _value(expected)
     if ours is not None and theirs is not None:
         return (
             abs(ours - theirs) <= ROUNDED * max(1, abs(theirs))

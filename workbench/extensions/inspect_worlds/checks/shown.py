@@ -90,14 +90,14 @@ def _left_over(
     where: str, text: str, played: PlayedTrajectory, named: set[str]
 ) -> Iterator[RuleResult]:
     """Words that no author wrote for a reader: an object's own name, a blank that was not filled in, a wrong encoding."""
-    said = " ".join(played.texts)
+    spoken = " ".join(played.texts)
     for kind, pattern, what, severity in (
         ("object", OF_PYTHON, "what Python calls an object", "error"),
         ("blank", BLANK, "a blank that was not filled in", NOTE),
         ("misread", MISREAD, "UTF-8 that was read as another encoding", NOTE),
     ):
         match = pattern.search(text)
-        if match is None or kind in named or match[0] in said:
+        if match is None or kind in named or match[0] in spoken:
             continue
         named.add(kind)
         is_field = kind == "blank" and match[1] in played.task.payload

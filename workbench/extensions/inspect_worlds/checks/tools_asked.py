@@ -99,7 +99,8 @@ def reads_names(called: Any) -> Iterator[RuleResult]:
         small = {name: value.lower() for name, value in arguments.items()}
         if small == arguments or called.over:
             continue
-        plain, other = called.call(arguments), called.call(small)
+        plain = called.call(arguments)
+        other = called.call(small)
         asked += 1
         is_nothing = not plain.worked or bool(nothing) and plain.result.text == nothing[0][0]
         missed += (
@@ -134,7 +135,8 @@ def keeps_its_default(called: Any) -> Iterator[RuleResult]:
         bases = called.worked()[:LEAST]
         for base in bases:
             rest = {key: argument for key, argument in base.arguments.items() if key != name}
-            without, stated_one = called.call(rest), called.call({**rest, name: value})
+            without = called.call(rest)
+            stated_one = called.call({**rest, name: value})
             if (
                 without.worked
                 and stated_one.worked
