@@ -25,7 +25,7 @@ class Debts(Ask):
         return {"text": text, "gold": str(had - spent)}
 
     def is_right(self, said, task):
-        pattern = r"(\d+)" if self.bug == "sign" else r"(-?\d+)"
+        pattern = {"sign": r"(\d+)", "one digit": r"^\s*(-?\d)\s*$"}.get(self.bug, r"(-?\d+)")
         number = re.search(pattern, said[-1])
         return number is not None and int(number[1]) == int(task.payload["gold"])
 
@@ -50,6 +50,11 @@ class Spelled(Ask):
     def problem(self, rng, seed):
         word = str(rng.choice(WORDS))
         return {"text": f"Which word is {'-'.join(word)}? <answer>word</answer>", "gold": word}
+
+    def random_action(self, env, rng):
+        if self.bug == "peeks" and rng.random() < 0.6:
+            return self.solver_action(env, rng)
+        return super().random_action(env, rng)
 
     def make(self):
         return SpelledEnv(self)
@@ -188,7 +193,7 @@ class Exam:
 
     def task(self, task_seed):
         rng = rng_at("exam", task_seed)
-        letters = "AAAAABCD" if self.bug == "mostly" else "ABCD"
+        letters = {"mostly": "AAAAABCD", "never": "ABC"}.get(self.bug, "ABCD")
         payload = {
             "text": f"Question {task_seed % 99991}: A, B, C or D? Like this: <answer>B</answer>",
             "gold": str(rng.choice(list(letters))),
@@ -287,7 +292,14 @@ class GuessEnv(RoomEnv):
         else:
             self.high = min(self.high, guess - 1)
         says = "low" if below != (self.bug == "turned") else "high"
-        return f"{guess} is too {says}.", 0.0, {}, False, False
+        words = f"{guess} is too {says}."
+        return (
+            words if self.bug != "nameless" else f"{guess!r} is {self.opening}.",
+            0.0,
+            {},
+            False,
+            False,
+        )
 
 
 @dataclass(frozen=True)

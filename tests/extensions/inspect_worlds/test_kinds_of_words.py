@@ -12,6 +12,10 @@ from workbench.extensions.inspect_worlds.checks import check_family
 # (family, its bug) -> (check, words of the finding, severity)
 KINDS = {
     ("Debts", "sign"): ("E19", "answers below zero are never right", "error"),
+    ("Debts", "one digit"): ("E19", "are never right", "error"),
+    ("Spelled", "peeks"): ("E25", "random play is right at", "note"),
+    ("Exam", "never"): ("E12", "is right at none", "note"),
+    ("Guess", "nameless"): ("E6", "what Python calls an object", "error"),
     ("Sums", "left to right"): ("E33", "whose answer can be worked out", "error"),
     ("Spelled", "anywhere"): ("E27", "where the right one stands in words", "error"),
     ("Hidden", "not shown"): ("E33", "the very same prompt", "error"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from workbench.basics.findings import Finding, RuleResult
 from workbench.basics.plugins import is_named
-from workbench.extensions.bias.bench import ERROR, BiasReport
+from workbench.extensions.bias.bench import ERROR, BiasReport, BiasRow
 from workbench.extensions.bias.bench import bias_bench as _bias_bench
 from workbench.extensions.bias.claims import CLAIMS, Claim
 from workbench.extensions.bias.properties import properties_of
@@ -19,6 +19,8 @@ from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.own import algorithm_named
 from workbench.values.errors import ConfigError
 
+PLAIN = ("stop_continue", "three_turns", "lengths")  # where no rare reward decides
+ASTRAY = 0.6  # cosine
 LEAST_ERROR, MOST_ERROR = 0.001, 1.0  # below: billions of units; above: nothing is told apart
 
 Names = Sequence[str] | str | None
@@ -87,12 +89,34 @@ def _faults_of_own(report: BiasReport, own: Mapping[str, Any]) -> list[str]:
         results = _properties(made) if isinstance(made, Algorithm) else []
         faults += [f"{name}: {result.what}" for result in results if isinstance(result, Finding)]
         rows = [row for row in report.rows if row.algorithm == name and row.says == "nothing"]
+        faults += _of_rows(name, rows)
         wrong = [row.task for row in rows if row.cosine is None or row.scale <= 0]
         if rows and 2 * len(wrong) >= len(rows):
             faults.append(
                 f"{name} points the wrong way, or nowhere, on {len(wrong)} of {len(rows)} tasks (so {wrong[0]}): expected "
                 "a gradient along the true one; look at the sign and at which rewards a token is worth"
             )
+    return faults
+
+
+def _of_rows(name: str, rows: Sequence[BiasRow]) -> list[str]:
+    """No gradient at all on a task, or one that points elsewhere where dividing by a spread does not account for it."""
+    faults = []
+    nowhere = [row.task for row in rows if row.cosine is None]
+    if nowhere:
+        faults.append(
+            f"{name} has no gradient at all on {', '.join(nowhere)}, where the true one is not zero: expected some credit for what led there; a turn that "
+            "earns nothing by itself may be left without what came after it, or what is subtracted is the very same"
+        )
+    elsewhere = [
+        row for row in rows if row.cosine is not None and row.task in PLAIN and row.cosine < ASTRAY
+    ]
+    if elsewhere:
+        row = elsewhere[0]
+        faults.append(
+            f"{name} points elsewhere on {row.task}: the cosine between its mean gradient and the true one is {row.cosine:.2f}; expected {ASTRAY} or more, as of "
+            "every algorithm here with any baseline or deviation. Look at which turn or token a reward is credited to"
+        )
     return faults
 
 

@@ -146,7 +146,10 @@ def check_by_form(given: CheckInput) -> Iterator[RuleResult]:
 SIZES: tuple[tuple[str, Callable[[str], float | None]], ...] = (
     ("of more than {:g} characters", lambda words: len(words.strip())),
     ("of more than {:g} words", lambda words: len(words.split())),
-    ("above {:g}", lambda words: float(number.value) if (number := number_of(words)) else None),
+    (
+        "with a size above {:g}",
+        lambda words: abs(float(number.value)) if (number := number_of(words)) else None,
+    ),
 )
 
 

@@ -183,6 +183,7 @@ def check_limits(given: CheckInput) -> Iterator[RuleResult]:
             f"prompt does not say so: a policy cannot know it. Say it, or set max_turns = {turns}"
         )
         return
+    yield from _cut_and_called_over(given, idle, prompts[:1], stated)
     results = [*_differs(given, idle, stated, real), *_moves_differ(given, stated)]
     yield from results
     if not any(isinstance(result, Finding) for result in results):
@@ -276,6 +277,30 @@ def _differs(
         yield Finding(
             f"the prompt states {answers[0]} answers, and max_turns is {given.family.max_turns}"
         )
+
+
+def _cut_and_called_over(
+    given: CheckInput,
+    idle: list[PlayedTrajectory],
+    prompts: list[str],
+    stated: set[tuple[int, str]],
+) -> Iterator[RuleResult]:
+    """All that does not succeed ends at max_turns and is said to be terminated, and no prompt speaks of such a limit."""
+    most = given.family.max_turns
+    at_limit = [one for one in idle if len(one.results) == most and one.results[-1].terminated]
+    ways = {one.policy for one in at_limit}
+    number = NUMBER_WORDS[most] if most < len(NUMBER_WORDS) else str(most)
+    spoken = any(
+        re.search(rf"\b(?:{most}|{number})\b", prompt, re.IGNORECASE) for prompt in prompts
+    )
+    if most < 2 or spoken or stated or len(ways) < 2 or len(at_limit) < max(4, len(idle)):
+        return
+    yield Finding(
+        f"all {len(at_limit)} trajectories that do not succeed are said to be over (terminated) after {most} answers, which is max_turns, and the prompt "
+        "speaks of no such limit: a critic takes it for the end of the task, where nothing more could come. Say truncated at a limit "
+        "that is none of the task's, or state it in the prompt",
+        severity=NOTE,
+    )
 
 
 def _is_one_word(played: PlayedTrajectory) -> bool:

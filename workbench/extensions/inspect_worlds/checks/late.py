@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workbench.basics.findings import (
+    NOTE,
     Checked,
     Finding,
     NotChecked,
@@ -42,6 +43,7 @@ WALKS = 10  # trajectories of a task, among which two meet in a state
 STEPS = 12  # of each
 PAIRS = 24  # of a task that are compared
 KEYED_TASKS = 6
+MET = 8  # replies that came again
 
 
 # ------------------------------------------------------------------------------------------------ one action late
@@ -141,6 +143,36 @@ def check_keys(given: CheckInput) -> Iterator[RuleResult]:
                 yield _two_states(one, other, k, apart)
                 return
     yield Checked(compared)
+    yield from _never_the_same(given, spent)
+
+
+def _never_the_same(given: CheckInput, spent: Spent) -> Iterator[RuleResult]:
+    """The very same reply stands beside another key nearly each time: no two turns ever meet."""
+    same = 0
+    apart = 0
+    example = ("", "", "")
+    for task in given.tasks[:KEYED_TASKS]:
+        shown: dict[str, set[str]] = defaultdict(set)
+        times: dict[str, int] = defaultdict(int)
+        for played in _walks(given, task, spent):
+            for result, reading in zip(played.results[:-1], played.readings[1:]):
+                text = text_of(result.observation)
+                times[text] += 1
+                shown[text].add(repr(reading.get("state_key")))
+        for text, keys in shown.items():
+            if times[text] > 1:
+                same += times[text] - len(keys)
+                apart += len(keys) - 1
+                example = (text, *sorted(keys)[:2]) if len(keys) > 1 else example
+    yield Checked(same + apart, "replies that come again")
+    if apart >= MET and not same:
+        text, one, other = example
+        yield Finding(
+            f"a state key is another one each time: the same reply ({shortened(text, 60)}) stands beside {shortened(one, 40)} and {shortened(other, 40)}, so at {apart} of "
+            f"{apart} replies that came again. Where it holds the turn or what was done before, no two trajectories ever meet in a state, and "
+            "comparing by it (GiGPO) does nothing. Leave out what the rest of the trajectory does not depend on",
+            severity=NOTE,
+        )
 
 
 def _walks(given: CheckInput, task: Task, spent: Spent) -> Iterator[PlayedTrajectory]:

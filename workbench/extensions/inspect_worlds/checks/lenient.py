@@ -48,7 +48,9 @@ SHORT_FORMS = re.compile(
     r"\b(?:abbrev\w*|initials?|first letters?|prefix\w*|about|approx\w*|nearest|round\w*|estimate\w*)\b",
     re.IGNORECASE,
 )
-SOME = re.compile(r"\b(?:any|some|one|two|at least|or more|few)\b", re.IGNORECASE)
+SOME = re.compile(
+    r"\b(?:any|some|(?:one|two|three|several|few) of|at least|or more|a few)\b", re.IGNORECASE
+)
 # No word of an order, or one that says that it does not matter.
 ANY_ORDER = re.compile(
     r"\bany order\b|\border (?:is|does) not|"
