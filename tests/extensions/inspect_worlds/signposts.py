@@ -158,6 +158,21 @@ class Explained(Ask):
         return f"{'' if self.bug == 'bare' else 'Answer: '}{env.task.payload['gold']}"
 
 
+@dataclass(frozen=True)
+class Counting(Ask):
+    """Letters of a word that are counted. Its slip: how long words are drawn is a setting that nothing reads."""
+
+    length: int = 4
+
+    def problem(self, rng, seed):
+        length = 4 if self.bug == "idle" else self.length
+        word = "".join(rng.choice(list("abcdef"), length))
+        return {
+            "text": f"How many different letters has {word}? In tags. Case {seed % 99991}",
+            "gold": str(len(set(word))),
+        }
+
+
 class Unfilled(Ask):
     """A greeting by name. Its slip: the name is never filled in."""
 
@@ -240,6 +255,18 @@ class FieldEnv(RoomEnv):
         )
         goal = "" if self.family.as_map else f" The goal is ({self.goal[0]}, {self.goal[1]})."
         return f"A field of 6 x 6 squares: {how}.{goal} A move off the edge does nothing. Say up, down, left or right.\n{self.shown()}"
+
+    def state_key(self):
+        return f"{self.at} {self.goal} {self.turns if self.bug == 'never met' else ''}"
+
+    def step(self, text):
+        result = super().step(text)
+        if self.bug != "over" or self.turns < self.family.max_turns:
+            return result
+        self.over = True
+        return StepResult(
+            result.observation, result.reward, terminated=True, info=dict(result.info)
+        )
 
     def act(self, text):
         down, right = self.STEPS.get(text, (0, 0))

@@ -35,6 +35,7 @@ from workbench.extensions.inspect_worlds.checks.farm import (
 from workbench.extensions.inspect_worlds.checks.felt import check_felt
 from workbench.extensions.inspect_worlds.checks.forms import check_forms
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.inspect_worlds.checks.idle_settings import check_settings_do
 from workbench.extensions.inspect_worlds.checks.late import check_keys, check_replies
 from workbench.extensions.inspect_worlds.checks.lenient import check_lenient
 from workbench.extensions.inspect_worlds.checks.order import check_order
@@ -327,6 +328,13 @@ CHECKS: tuple[EnvCheck, ...] = (
         "a policy that is right is told that it is wrong, or the other way round, and no curve shows it",
         "Make the gold answer by a second way and compare; judge what was asked for in place of comparing with one solution.",
         check_right_ones,
+    ),
+    EnvCheck(
+        "E34",
+        "a setting does something",
+        "runs are compared that differ in nothing",
+        "Use each field of the family where it belongs, or leave it out; make what a prompt says of the same field.",
+        check_settings_do,
     ),
 )
 

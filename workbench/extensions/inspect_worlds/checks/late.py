@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 from workbench.basics.findings import (
@@ -43,7 +44,7 @@ WALKS = 10  # trajectories of a task, among which two meet in a state
 STEPS = 12  # of each
 PAIRS = 24  # of a task that are compared
 KEYED_TASKS = 6
-MET = 8  # replies that came again
+MET = 8  # pairs of turns with the same reply
 
 
 # ------------------------------------------------------------------------------------------------ one action late
@@ -147,29 +148,27 @@ def check_keys(given: CheckInput) -> Iterator[RuleResult]:
 
 
 def _never_the_same(given: CheckInput, spent: Spent) -> Iterator[RuleResult]:
-    """The very same reply stands beside another key nearly each time: no two turns ever meet."""
+    """The very same reply stands beside another key in each other turn: states of different turns never meet."""
     same = 0
     apart = 0
     example = ("", "", "")
     for task in given.tasks[:KEYED_TASKS]:
-        shown: dict[str, set[str]] = defaultdict(set)
-        times: dict[str, int] = defaultdict(int)
+        shown: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         for played in _walks(given, task, spent):
-            for result, reading in zip(played.results[:-1], played.readings[1:]):
-                text = text_of(result.observation)
-                times[text] += 1
-                shown[text].add(repr(reading.get("state_key")))
-        for text, keys in shown.items():
-            if times[text] > 1:
-                same += times[text] - len(keys)
-                apart += len(keys) - 1
-                example = (text, *sorted(keys)[:2]) if len(keys) > 1 else example
+            for k, result in enumerate(played.results[:-1]):
+                key = repr(played.readings[k + 1].get("state_key"))
+                shown[text_of(result.observation)][k].add(key)
+        for text, by_turn in shown.items():
+            for one, other in combinations(by_turn.values(), 2):
+                same += bool(one & other)
+                apart += not one & other
+                example = example if one & other else (text, min(one), min(other))
     yield Checked(same + apart, "replies that come again")
     if apart >= MET and not same:
-        text, one, other = example
+        text, here, there = example
         yield Finding(
-            f"a state key is another one each time: the same reply ({shortened(text, 60)}) stands beside {shortened(one, 40)} and {shortened(other, 40)}, so at {apart} of "
-            f"{apart} replies that came again. Where it holds the turn or what was done before, no two trajectories ever meet in a state, and "
+            f"a state key is another one in each turn: the same reply ({shortened(text, 60)}) stands beside {shortened(here, 40)} and {shortened(there, 40)}, so at {apart} of "
+            f"{apart} pairs of turns with the same reply. Where it holds the turn or what was done before, states of different turns never meet, and "
             "comparing by it (GiGPO) does nothing. Leave out what the rest of the trajectory does not depend on",
             severity=NOTE,
         )
