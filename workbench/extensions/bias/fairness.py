@@ -157,7 +157,7 @@ def _length(algorithm: Algorithm, batch: Batch, credit: Credited) -> Iterator[Ru
         )
 
 
-class RisingCredit(NamedTuple):
+class CreditRecord(NamedTuple):
     """Groups whose rewards rise step by step, how many of them have somebody below and above zero, and neighbours of whom the one
     that earned more is credited with less, or with as much: (less, more, of less, of more)."""
 
@@ -168,7 +168,7 @@ class RisingCredit(NamedTuple):
     equal: list[tuple[float, float, float, float]]
 
 
-def _rising(batch: Batch, credit: Credited) -> RisingCredit:
+def _rising(batch: Batch, credit: Credited) -> CreditRecord:
     groups = [members for members in _groups(batch) if len(members) == len(STEPS)]
     below = 0
     above = 0
@@ -181,7 +181,7 @@ def _rising(batch: Batch, credit: Credited) -> RisingCredit:
         pairs += zip(STEPS, STEPS[1:], worth, worth[1:])
     wrong = [pair for pair in pairs if pair[3] < pair[2] - NEAR]
     equal = [pair for pair in pairs if abs(pair[3] - pair[2]) <= NEAR]
-    return RisingCredit(len(groups), below, above, wrong, equal)
+    return CreditRecord(len(groups), below, above, wrong, equal)
 
 
 def _steps(algorithm: Algorithm, batch: Batch, credit: Credited) -> Iterator[RuleResult]:

@@ -77,7 +77,7 @@ EDGES_HOLD = re.compile(
 SIZE = re.compile(r"\b(\d{1,3}) ?(?:x|by|×) ?(\d{1,3})\b", re.IGNORECASE)
 
 
-class SeenMove(NamedTuple):
+class MoveRecord(NamedTuple):
     """A move in one direction and what was seen of it: how far, to the top and to the right, by `how` it is shown."""
 
     played: PlayedTrajectory
@@ -106,7 +106,7 @@ def _directions(given: CheckInput, played: Sequence[PlayedTrajectory]) -> Iterat
     """Moves of one axis all go against their word."""
     prompt = given.first_prompt
     axes = _axes_of(prompt)
-    seen: list[SeenMove] = []
+    seen: list[MoveRecord] = []
     for one in played:
         for k, word in _single_moves(one):
             before = text_of(one.shown[k])
@@ -124,13 +124,13 @@ def _directions(given: CheckInput, played: Sequence[PlayedTrajectory]) -> Iterat
                 return
 
 
-def _along(move: SeenMove) -> int:
+def _along(move: MoveRecord) -> int:
     """How far it went the way that its word says: below zero where it went back, 0 where it went aside."""
     axis, sign = COMPASS[move.word]
     return sign * (move.up if axis == "vertical" else move.right)
 
 
-def _against_the_words(against: Sequence[SeenMove], how: str, prompt: str) -> Finding:
+def _against_the_words(against: Sequence[MoveRecord], how: str, prompt: str) -> Finding:
     move = against[0]
     back = sum(_along(one) < 0 for one in against)
     where = "the other way" if 2 * back >= len(against) else "along the other axis"
@@ -157,7 +157,7 @@ def _single_moves(one: PlayedTrajectory) -> Iterator[tuple[int, str]]:
             yield k, match[1].lower()
 
 
-class StatedAxes(NamedTuple):
+class PromptFrame(NamedTuple):
     """How a prompt's pairs are to be read. `vertical`: which of the two numbers; the signs: of a step to the top, to the right."""
 
     vertical: int
@@ -165,7 +165,7 @@ class StatedAxes(NamedTuple):
     right: int
 
 
-def _axes_of(prompt: str) -> StatedAxes | None:
+def _axes_of(prompt: str) -> PromptFrame | None:
     rows = ROW_FIRST.search(prompt)
     columns = COLUMN_FIRST.search(prompt)
     if bool(rows) == bool(columns):
@@ -186,7 +186,7 @@ def _axes_of(prompt: str) -> StatedAxes | None:
             right = sign
     if not (up or right):
         return None
-    return StatedAxes(0 if rows else 1, up, right)
+    return PromptFrame(0 if rows else 1, up, right)
 
 
 def _place(text: str) -> tuple[int, int] | None:
@@ -199,8 +199,8 @@ def _place(text: str) -> tuple[int, int] | None:
 
 
 def _by_coordinates(
-    one: PlayedTrajectory, word: str, before: str, after: str, axes: StatedAxes
-) -> Iterator[SeenMove]:
+    one: PlayedTrajectory, word: str, before: str, after: str, axes: PromptFrame
+) -> Iterator[MoveRecord]:
     here = _place(before)
     there = _place(after)
     if here is None or there is None:
@@ -213,7 +213,7 @@ def _by_coordinates(
     # Of an axis whose direction is not stated, only that it moved is known.
     unknown = axes.up == 0 and apart[axes.vertical] or axes.right == 0 and apart[1 - axes.vertical]
     if not unknown:
-        yield SeenMove(one, word, up, right, "coordinates", f"from {here} to {there}")
+        yield MoveRecord(one, word, up, right, "coordinates", f"from {here} to {there}")
 
 
 # ------------------------------------------------------------------------------------------------ maps
@@ -236,7 +236,7 @@ def _maps(text: str) -> list[str] | None:
     return best if len(best) >= 3 else None
 
 
-def _by_the_map(one: PlayedTrajectory, word: str, before: str, after: str) -> Iterator[SeenMove]:
+def _by_the_map(one: PlayedTrajectory, word: str, before: str, after: str) -> Iterator[MoveRecord]:
     """One sign that stands there once goes one cell, and no other one moves."""
     here = _maps(before)
     there = _maps(after)
@@ -255,7 +255,7 @@ def _by_the_map(one: PlayedTrajectory, word: str, before: str, after: str) -> It
     down = new[0] - old[0]
     right = new[1] - old[1]
     if abs(down) + abs(right) == 1:
-        yield SeenMove(
+        yield MoveRecord(
             one,
             word,
             -down,

@@ -75,7 +75,7 @@ MARKS = (
 )
 
 
-class SaidAnswer(NamedTuple):
+class AnswerResult(NamedTuple):
     """An answer that ended its task in one turn, and whether it was right."""
 
     task: Task
@@ -84,14 +84,14 @@ class SaidAnswer(NamedTuple):
     right: bool
 
 
-def said_answers(given: CheckInput) -> list[SaidAnswer]:
+def said_answers(given: CheckInput) -> list[AnswerResult]:
     """The solver's, or else the payload's gold answer, of many new tasks; known once for all checks."""
     if "said answers" not in given._cache:
         given._cache["said answers"] = list(_said_answers(given))
     return given._cache["said answers"]
 
 
-def _said_answers(given: CheckInput) -> Iterator[SaidAnswer]:
+def _said_answers(given: CheckInput) -> Iterator[AnswerResult]:
     family: Any = given.family
     if given.why_not_played() is not None:
         return
@@ -106,7 +106,7 @@ def _said_answers(given: CheckInput) -> Iterator[SaidAnswer]:
         if played is not None and not played.error and len(played.results) == 1 and played.ended:
             if played.success is not None:
                 text = played.texts[0]
-                yield SaidAnswer(task, text, inside(text), played.success)
+                yield AnswerResult(task, text, inside(text), played.success)
 
 
 def _right_play(given: CheckInput, task: Task) -> PlayedTrajectory | None:
@@ -154,8 +154,8 @@ SIZES: tuple[tuple[str, Callable[[str], float | None]], ...] = (
 
 
 def _beyond_a_size(
-    answers: Sequence[SaidAnswer],
-) -> tuple[list[SaidAnswer], list[SaidAnswer], str] | None:
+    answers: Sequence[AnswerResult],
+) -> tuple[list[AnswerResult], list[AnswerResult], str] | None:
     """Whether all answers beyond some size fail and the others succeed: (those, the others, in words)."""
     for what, size in SIZES:
         sized = [(size(one.words), one) for one in answers]
@@ -171,14 +171,14 @@ def _beyond_a_size(
     return None
 
 
-def _fails_alone(some: Sequence[SaidAnswer], others: Sequence[SaidAnswer]) -> bool:
+def _fails_alone(some: Sequence[AnswerResult], others: Sequence[AnswerResult]) -> bool:
     if len(some) < MARKED or len(others) < UNMARKED or any(one.right for one in some):
         return False
     return sum(one.right for one in others) >= NEARLY_ALL * len(others)
 
 
 def _never_paid(
-    some: Sequence[SaidAnswer], others: Sequence[SaidAnswer], what: str, whose: str
+    some: Sequence[AnswerResult], others: Sequence[AnswerResult], what: str, whose: str
 ) -> Finding:
     return Finding(
         f"the {whose} answers {what} are never right, at {len(some)} of {len(some)} tasks ({shortened(some[0].words, 40)} at "
@@ -190,7 +190,7 @@ def _never_paid(
 
 
 def _fails_at_some(
-    answers: Sequence[SaidAnswer], wrong: Sequence[SaidAnswer], whose: str
+    answers: Sequence[AnswerResult], wrong: Sequence[AnswerResult], whose: str
 ) -> Iterator[RuleResult]:
     if len(answers) < 2 * UNMARKED or not UNMARKED <= len(wrong) <= len(answers) - UNMARKED:
         return

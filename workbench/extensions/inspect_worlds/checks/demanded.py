@@ -115,7 +115,7 @@ def _is_read(played: PlayedTrajectory) -> bool | None:
 # ------------------------------------------------------------------------------------------------ the stated form
 
 
-class StatedForm(NamedTuple):
+class PromptForm(NamedTuple):
     """A form of the whole text that the prompt shows and the solver does not write."""
 
     shown: str
@@ -144,7 +144,7 @@ def _stated_form(answers: Sequence[SolverAnswer]) -> Iterator[RuleResult]:
             return
 
 
-def _forms_of(answers: Sequence[SolverAnswer]) -> Iterator[StatedForm]:
+def _forms_of(answers: Sequence[SolverAnswer]) -> Iterator[PromptForm]:
     prompt = answers[0].prompt
     spoken = answers[0].played.texts[-1]
     label = LABEL.search(prompt)
@@ -154,11 +154,11 @@ def _forms_of(answers: Sequence[SolverAnswer]) -> Iterator[StatedForm]:
         and tagged is None
         and label[1].strip().casefold() not in spoken.casefold()
     ):
-        yield StatedForm(label[0].strip(" `'\""), label[1])
+        yield PromptForm(label[0].strip(" `'\""), label[1])
     if BOX.search(prompt) and "\\boxed" not in spoken:
-        yield StatedForm("\\boxed{}", "\\boxed{", "}")
+        yield PromptForm("\\boxed{}", "\\boxed{", "}")
     if tagged is not None and label is None and "<answer>" not in spoken:
-        yield StatedForm(tagged[0], "<answer>", "</answer>")
+        yield PromptForm(tagged[0], "<answer>", "</answer>")
 
 
 # ------------------------------------------------------------------------------------------------ the own example

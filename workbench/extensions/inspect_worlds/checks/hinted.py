@@ -27,7 +27,7 @@ IN_PLACE = re.compile(
 )
 
 
-class SaidHint(NamedTuple):
+class ReplyClaim(NamedTuple):
     """A guess, what is right, what the reply says of the guess, and whether that is so."""
 
     played: PlayedTrajectory
@@ -63,8 +63,8 @@ def check_hinted(given: CheckInput) -> Iterator[RuleResult]:
 
 def _by_kind(
     played: Sequence[PlayedTrajectory], secrets: dict[str, str]
-) -> dict[str, list[SaidHint]]:
-    hints: dict[str, list[SaidHint]] = {"low and high": [], "near and far": [], "places": []}
+) -> dict[str, list[ReplyClaim]]:
+    hints: dict[str, list[ReplyClaim]] = {"low and high": [], "near and far": [], "places": []}
     for one in played:
         right = secrets[one.task.id]
         before: Decimal | None = None
@@ -87,23 +87,23 @@ def _by_kind(
 
 def _of_size(
     one: PlayedTrajectory, guess: str, right: str, says: str, apart: Decimal
-) -> Iterator[SaidHint]:
+) -> Iterator[ReplyClaim]:
     low = LOW.search(says)
     high = HIGH.search(says)
     if bool(low) != bool(high):
-        yield SaidHint(one, guess, right, (low or high)[0], (apart < 0) == bool(low))
+        yield ReplyClaim(one, guess, right, (low or high)[0], (apart < 0) == bool(low))
 
 
 def _of_distance(
     one: PlayedTrajectory, guess: str, right: str, says: str, nearer: bool
-) -> Iterator[SaidHint]:
+) -> Iterator[ReplyClaim]:
     near = NEARER.search(says)
     far = FARTHER.search(says)
     if bool(near) != bool(far):
-        yield SaidHint(one, guess, right, (near or far)[0], nearer == bool(near))
+        yield ReplyClaim(one, guess, right, (near or far)[0], nearer == bool(near))
 
 
-def _of_places(one: PlayedTrajectory, guess: str, right: str, says: str) -> Iterator[SaidHint]:
+def _of_places(one: PlayedTrajectory, guess: str, right: str, says: str) -> Iterator[ReplyClaim]:
     match = IN_PLACE.search(says)
     ours, theirs = (
         re.findall(r"\w+", words) if re.search(r"\s|,", words) else list(words)
@@ -111,4 +111,4 @@ def _of_places(one: PlayedTrajectory, guess: str, right: str, says: str) -> Iter
     )
     if match is not None and len(ours) == len(theirs) > 1:
         places = sum(a == b for a, b in zip(ours, theirs))
-        yield SaidHint(one, guess, right, match[0], int(match[1]) == places)
+        yield ReplyClaim(one, guess, right, match[0], int(match[1]) == places)

@@ -24,7 +24,7 @@ from workbench.extensions.inspect_worlds.checks.answers import (
     is_paid,
     right_answers,
 )
-from workbench.extensions.inspect_worlds.checks.by_form import SaidAnswer, said_answers
+from workbench.extensions.inspect_worlds.checks.by_form import AnswerResult, said_answers
 from workbench.extensions.inspect_worlds.checks.given import CheckInput, needs_given_words
 from workbench.extensions.inspect_worlds.checks.wider import FURTHER, OF_PUNCTUATION
 from workbench.extensions.inspect_worlds.checks.written_numbers import number_of
@@ -195,7 +195,7 @@ def _is_sure(given: CheckInput, change: AnswerProbe, answers: Sequence[SolverAns
     return change.sure and hidden and not meant and not listing
 
 
-def _below_zero(said: SaidAnswer) -> bool:
+def _below_zero(said: AnswerResult) -> bool:
     number = number_of(said.words)
     return number is not None and number.value < 0
 

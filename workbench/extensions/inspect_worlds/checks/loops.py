@@ -51,7 +51,7 @@ def check_loops(given: CheckInput) -> Iterator[RuleResult]:
 # ------------------------------------------------------------------------------------------------ circles
 
 
-class PaidCircle(NamedTuple):
+class RewardLoop(NamedTuple):
     """Two actions, from a turn of the solver's trajectory on, that are paid in each round."""
 
     solved: PlayedTrajectory
@@ -68,7 +68,7 @@ def _circles(given: CheckInput) -> Iterator[RuleResult]:
     solved = [
         one for one in given.solved_once(least_turns=2) if one.success and one.reward is not None
     ]
-    circles: list[PaidCircle] = []
+    circles: list[RewardLoop] = []
     asked = 0
     spent = Spent()
     for one in solved[:TASKS]:
@@ -82,7 +82,7 @@ def _circles(given: CheckInput) -> Iterator[RuleResult]:
         yield _farmed(circles, asked, ERROR if INCOME.search(given.first_prompt) is None else NOTE)
 
 
-def _circles_of(given: CheckInput, one: PlayedTrajectory, spent: Spent) -> Iterator[PaidCircle]:
+def _circles_of(given: CheckInput, one: PlayedTrajectory, spent: Spent) -> Iterator[RewardLoop]:
     for turn in _turns_to_try(one):
         before = one.texts[:turn]
         actions = list(dict.fromkeys([*_local(given, one, before), *given.common_actions(COMMON)]))
@@ -145,7 +145,7 @@ def _gain_of_a_round(
 
 def _played_out(
     given: CheckInput, one: PlayedTrajectory, turn: int, pair: tuple[str, str], gain: float
-) -> PaidCircle | None:
+) -> RewardLoop | None:
     """As many rounds as there is time for, with and without solving it afterwards: more than solving at once."""
     family = given.family
     spare = (family.max_turns - len(one.texts)) // 2
@@ -157,11 +157,11 @@ def _played_out(
         farmed = replay(family, one.script._replace(texts=texts))
         enough = (one.reward or 0.0) + max(PAID * abs(one.reward or 0.0), NEAR)
         if not farmed.error and farmed.reward is not None and farmed.reward > enough:
-            return PaidCircle(one, turn, pair, gain, farmed)
+            return RewardLoop(one, turn, pair, gain, farmed)
     return None
 
 
-def _farmed(circles: Sequence[PaidCircle], asked: int, severity: str) -> Finding:
+def _farmed(circles: Sequence[RewardLoop], asked: int, severity: str) -> Finding:
     circle = circles[0]
     then = " and then solving" if circle.farmed.success else ""
     return Finding(

@@ -19,7 +19,7 @@ from workbench.extensions.inspect_worlds.checks.answers import (
     is_paid,
     right_answers,
 )
-from workbench.extensions.inspect_worlds.checks.by_form import SaidAnswer, said_answers
+from workbench.extensions.inspect_worlds.checks.by_form import AnswerResult, said_answers
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
 from workbench.extensions.inspect_worlds.checks.known_questions import worked_out
 from workbench.extensions.inspect_worlds.checks.written_numbers import number_of
@@ -92,9 +92,9 @@ def _agree(words: str, expected: str) -> bool:
     return strip.sub("", words).casefold() == strip.sub("", expected).casefold()
 
 
-def _worked_out(right: Sequence[SaidAnswer], prompts: dict[str, str]) -> Iterator[RuleResult]:
+def _worked_out(right: Sequence[AnswerResult], prompts: dict[str, str]) -> Iterator[RuleResult]:
     """Questions of which everybody knows the answer: sums, letters of a word, a list in order."""
-    asked: list[tuple[SaidAnswer, str]] = []
+    asked: list[tuple[AnswerResult, str]] = []
     for one in right:
         expected = worked_out(prompts[one.task.id])
         asked += [(one, expected)] if expected is not None else []
@@ -116,10 +116,10 @@ def _worked_out(right: Sequence[SaidAnswer], prompts: dict[str, str]) -> Iterato
 
 
 def _same_prompt(
-    given: CheckInput, right: Sequence[SaidAnswer], prompts: dict[str, str]
+    given: CheckInput, right: Sequence[AnswerResult], prompts: dict[str, str]
 ) -> Iterator[RuleResult]:
     """Tasks that show the same and have other right answers, of one turn: nobody who reads it can know."""
-    by_prompt: dict[str, dict[str, SaidAnswer]] = defaultdict(dict)
+    by_prompt: dict[str, dict[str, AnswerResult]] = defaultdict(dict)
     for one in right:
         by_prompt[prompts[one.task.id]].setdefault(one.words.strip(), one)
     torn = [
@@ -148,10 +148,10 @@ def _same_prompt(
 # ------------------------------------------------------------------------------------------------ options
 
 
-def _options_twice(right: Sequence[SaidAnswer], prompts: dict[str, str]) -> Iterator[RuleResult]:
+def _options_twice(right: Sequence[AnswerResult], prompts: dict[str, str]) -> Iterator[RuleResult]:
     """Options by letters, of which the right one stands under another letter, too; or under none."""
-    twice: list[tuple[SaidAnswer, str]] = []
-    missing: list[SaidAnswer] = []
+    twice: list[tuple[AnswerResult, str]] = []
+    missing: list[AnswerResult] = []
     asked = 0
     for one in right:
         options = {
