@@ -256,9 +256,6 @@ class FieldEnv(RoomEnv):
         goal = "" if self.family.as_map else f" The goal is ({self.goal[0]}, {self.goal[1]})."
         return f"A field of 6 x 6 squares: {how}.{goal} A move off the edge does nothing. Say up, down, left or right.\n{self.shown()}"
 
-    def state_key(self):
-        return f"{self.at} {self.goal} {self.turns if self.bug == 'never met' else ''}"
-
     def step(self, text):
         result = super().step(text)
         if self.bug != "over" or self.turns < self.family.max_turns:

@@ -31,7 +31,6 @@ KINDS = {
     ("Field", "turned map"): ("E32", "by the map that is shown", "error"),
     ("Field", "round"): ("E32", "comes out on the other side", "error"),
     ("Field", "never right"): ("E25", "never says 'right'", "note"),
-    ("Field", "never met"): ("E24", "a state key is another one in each turn", "note"),
     ("Field", "over"): ("E14", "are said to be over (terminated)", "note"),
     ("Guess", "turned"): ("E32", "what a reply says of a guess is not so", "error"),
     ("Lamp", "again"): ("E12", "two actions in turn are paid", "error"),

@@ -8,11 +8,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 from typing import Any
 
 from workbench.basics.findings import (
-    NOTE,
     Checked,
     Finding,
     NotChecked,
@@ -44,7 +42,6 @@ WALKS = 10  # trajectories of a task, among which two meet in a state
 STEPS = 12  # of each
 PAIRS = 24  # of a task that are compared
 KEYED_TASKS = 6
-MET = 8  # pairs of turns with the same reply
 
 
 # ------------------------------------------------------------------------------------------------ one action late
@@ -144,34 +141,6 @@ def check_keys(given: CheckInput) -> Iterator[RuleResult]:
                 yield _two_states(one, other, k, apart)
                 return
     yield Checked(compared)
-    yield from _never_the_same(given, spent)
-
-
-def _never_the_same(given: CheckInput, spent: Spent) -> Iterator[RuleResult]:
-    """The very same reply stands beside another key in each other turn: states of different turns never meet."""
-    same = 0
-    apart = 0
-    example = ("", "", "")
-    for task in given.tasks[:KEYED_TASKS]:
-        shown: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-        for played in _walks(given, task, spent):
-            for k, result in enumerate(played.results[:-1]):
-                key = repr(played.readings[k + 1].get("state_key"))
-                shown[text_of(result.observation)][k].add(key)
-        for text, by_turn in shown.items():
-            for one, other in combinations(by_turn.values(), 2):
-                same += bool(one & other)
-                apart += not one & other
-                example = example if one & other else (text, min(one), min(other))
-    yield Checked(same + apart, "replies that come again")
-    if apart >= MET and not same:
-        text, here, there = example
-        yield Finding(
-            f"a state key is another one in each turn: the same reply ({shortened(text, 60)}) stands beside {shortened(here, 40)} and {shortened(there, 40)}, so at {apart} of "
-            f"{apart} pairs of turns with the same reply. Where it holds the turn or what was done before, states of different turns never meet, and "
-            "comparing by it (GiGPO) does nothing. Leave out what the rest of the trajectory does not depend on",
-            severity=NOTE,
-        )
 
 
 def _walks(given: CheckInput, task: Task, spent: Spent) -> Iterator[PlayedTrajectory]:
