@@ -231,6 +231,15 @@ class Passage(Ask):
         return {"text": text, "gold": river}
 
 
+class Versus(Strict):
+    """Asks to compare, and takes one word and nothing else."""
+
+    def problem(self, rng, seed):
+        one, other = (int(x) for x in rng.permutation(900)[:2] + 10)
+        text = f"Compare {one} and {other}, then say the larger one alone. Your answer: as in <answer>12</answer>"
+        return {"text": text, "gold": str(max(one, other))}
+
+
 class LeftFirst(Ask):
     def problem(self, rng, seed):
         a, b, c = (int(x) for x in rng.integers(2, 20, 3))
@@ -413,6 +422,65 @@ class Plane(Room):
         if across:
             return "right" if across > 0 else "left"
         return "up" if up > 0 else "down"
+
+
+class CentreEnv(PlaneEnv):
+    """Places below zero, too: the middle of a plane of 9 x 9 is (0, 0), and edges hold."""
+
+    def opening(self):
+        return (
+            f"A plane of 9 x 9 places (x, y) round its middle; y grows upwards and x to the right. A move over the edge does nothing. You are at "
+            f"({self.at[0]}, {self.at[1]}), the flag is at ({self.goal[0]}, {self.goal[1]}). Say up, down, left or right."
+        )
+
+    def act(self, text):
+        step = self.STEPS.get(text, (0, 0))
+        self.at = [min(max(place + by, -4), 4) for place, by in zip(self.at, step)]
+        won = self.at == self.goal
+        return f"You are at ({self.at[0]}, {self.at[1]}).", float(won), {}, won, won
+
+
+@dataclass(frozen=True)
+class Centre(Plane):
+    max_turns: int = 16
+    env: ClassVar[type] = CentreEnv
+
+    def problem(self, rng):
+        cells = [int(x) for x in rng.permutation(81)[:2]]
+        return {
+            "start": [x - 4 for x in divmod(cells[0], 9)],
+            "goal": [x - 4 for x in divmod(cells[1], 9)],
+        }
+
+
+class LiarEnv(RoomEnv):
+    """Hints that are turned round now and then, and the prompt says so."""
+
+    def opening(self):
+        return "I think of a number from 1 to 8 and say whether your guess is too low or too high; one hint in five is a lie. Say a number."
+
+    def act(self, text):
+        secret = self.task.payload["secret"]
+        guess = int(text) if re.fullmatch(r"\d", text) else 0
+        if guess == secret:
+            return "Yes.", 1.0, {}, True, True
+        low = (guess < secret) != (self.rng.random() < 0.2)
+        return f"{guess} is too {'low' if low else 'high'}.", 0.0, {}, False, False
+
+
+@dataclass(frozen=True)
+class Liar(Room):
+    max_turns: int = 8
+    env: ClassVar[type] = LiarEnv
+
+    def problem(self, rng):
+        return {"secret": int(rng.integers(1, 9)), "round": int(rng.integers(1, 9999))}
+
+    def random_action(self, env, rng):
+        return str(rng.integers(1, 9))
+
+    def solver_action(self, env, rng):
+        return str(env.turns + 1)
 
 
 class CropsEnv(RoomEnv):
@@ -611,6 +679,7 @@ DESIGNS = (
     German,
     Strict,
     Passage,
+    Versus,
     LeftFirst,
     Braces,
     Skips,
@@ -619,6 +688,8 @@ DESIGNS = (
     Steps,
     Slips,
     Plane,
+    Centre,
+    Liar,
     Crops,
     Apples,
     Code,

@@ -22,7 +22,7 @@ LEAST = 4  # moves by which an axis is judged
 MOSTLY = 0.9  # of them
 FEWEST = 2  # moves past an edge
 DIRECTION = re.compile(
-    r"(?:(?:go|move|walk|step|head|drive|push|slide|turn) )?(up|down|left|right|north|south|east|west|n|s|e|w)",
+    r"(?:(?:go|move|walk|step|head|drive|push|slide) )?(up|down|left|right|north|south|east|west|n|s|e|w)",
     re.IGNORECASE,
 )
 # (axis, sign): to the top and to the right are above zero.
@@ -280,6 +280,7 @@ def _past_the_edge(given: CheckInput, played: Sequence[PlayedTrajectory]) -> Ite
     if holds is None or size is None:
         return
     most = max(int(size[1]), int(size[2]))
+    corner = ORIGIN.search(prompt) is not None  # else places may lie below zero
     past: list[tuple[PlayedTrajectory, str, str]] = []
     asked = 0
     for one in played:
@@ -291,7 +292,7 @@ def _past_the_edge(given: CheckInput, played: Sequence[PlayedTrajectory]) -> Ite
             asked += 1
             steps = sorted(abs(there[axis] - here[axis]) for axis in (0, 1))
             round_it = steps[0] == 0 and steps[1] == most - 1 > 1
-            outside = max(there) > most or min(there) < 0 <= min(here)
+            outside = corner and (max(there) > most or min(there) < 0 <= min(here))
             past += [(one, word, f"from {here} to {there}")] if round_it or outside else []
     yield Checked(asked, "moves at an edge")
     if len(past) >= FEWEST:

@@ -33,9 +33,10 @@ MOVES = (2, 10)  # that are listed
 PLAIN_WORDS = "I look at what is there, piece by piece.\n"
 WITH_A_NUMBER = "There are 2 things to look at before I am sure.\n"
 BEFORE_IT = re.compile(
-    r"\b(?:first|before (?:you|that|it|answering|the answer))\b[^.\n]{0,60}\b(?:think|reason|explain|write|describe|compare|say|show|note)\b|"
-    r"\b(?:think|reason|explain|describe|compare|show)\b[^.\n]{0,80}\b(?:first|before (?:you |the )?answer\w*|then|steps?|sentences?|working|reasoning)\b|"
-    r"\bstep by step\b|\b(?:end|finish|close|conclude)\b (?:it |your \w+ )?(?:with|by)\b|\b(?:last|final) line\b|\bline of its own\b",
+    r"\b(?:first|before (?:you answer|answering|the answer|that))\b[^.\n]{0,60}\b(?:think|reason|explain|write down|describe|note)\b|"
+    r"\b(?:think|reason|explain|describe|write down)\b[^.\n]{0,80}\b(?:first|before (?:you |the )?answer\w*|sentences?|reasoning|out loud)\b|"
+    r"\bstep by step\b|\b(?:end|finish|close|conclude) (?:it |your \w+ )?(?:with|by) (?:an? |the |your )?(?:final |last )?(?:line|answer|sentence)\b|"
+    r"\b(?:last|final) line\b|\bline of its own\b",
     re.IGNORECASE,
 )
 NOTHING_ELSE = re.compile(
@@ -43,9 +44,12 @@ NOTHING_ELSE = re.compile(
     re.IGNORECASE,
 )
 LABEL = re.compile(
-    r"(?:^|[`'\"])[ \t>*]*((?:(?:the |my |your )?(?:final )?(?:answer|result|solution|guess|move|action|choice|decision)(?: is)?)\s*[:=]\s*)"
-    r"(?=\S)[^\n`'\"]{1,40}(?:$|[`'\"])",
+    r"(?:^|[`'\"])[ \t>*]*((?:(?:the |my |your )?(?:final )?(?:answer|result|solution)(?: is)?)\s*[:=]\s*)(?=\S)[^\n`'\"]{1,40}(?:$|[`'\"])",
     re.IGNORECASE | re.MULTILINE,
+)
+ASKED_SO = re.compile(  # right before a label: else it may be part of an example, or of a sheet
+    r"\b(?:like this|form|format|write|reply|respond|answer (?:as|in|with)|end with|line|as follows|exactly)\b[^\n]{0,80}\n?\s*[`'\"]?\s*$",
+    re.IGNORECASE,
 )
 BOX = re.compile(r"\\boxed\{")
 LISTED = re.compile(
@@ -147,7 +151,9 @@ def _stated_form(answers: Sequence[SolverAnswer]) -> Iterator[RuleResult]:
 def _forms_of(answers: Sequence[SolverAnswer]) -> Iterator[PromptForm]:
     prompt = answers[0].prompt
     spoken = answers[0].played.texts[-1]
-    label = LABEL.search(prompt)
+    label = next(
+        (one for one in LABEL.finditer(prompt) if ASKED_SO.search(prompt[: one.start()])), None
+    )
     tagged = EXAMPLE.search(prompt)
     if (
         label is not None

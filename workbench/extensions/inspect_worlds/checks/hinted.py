@@ -16,12 +16,17 @@ from workbench.values.errors import shortened
 
 LEAST = 4
 SOMETIMES = 0.1  # of the hints
+MOSTLY = 0.6
+LIES = re.compile(
+    r"\b(?:lies?|lying|liar|nois[ey]\w*|unreliable|may be wrong|sometimes wrong|not always)\b",
+    re.IGNORECASE,
+)
 LOW = re.compile(r"\btoo (?:low|small|little|few|short|cheap|early)\b", re.IGNORECASE)
 HIGH = re.compile(r"\btoo (?:high|large|big|much|many|great|long|expensive|late)\b", re.IGNORECASE)
 NEARER = re.compile(r"\b(?:warmer|hotter|closer|nearer)\b", re.IGNORECASE)
 FARTHER = re.compile(r"\b(?:colder|cooler|farther|further away)\b", re.IGNORECASE)
 IN_PLACE = re.compile(
-    r"\b(\d+)\b[^.;,\n\d]{0,30}\b(?:in (?:the |its |their )?(?:right|correct|exact) (?:places?|positions?|spots?)|"
+    r"\b(\d+)\b(?:(?!\bnot\b|\bbut\b|\bwrong\b)[^.;,\n\d]){0,30}\b(?:in (?:the |its |their )?(?:right|correct|exact) (?:places?|positions?|spots?)|"
     r"(?:correctly|exactly) placed|bulls?\b)",
     re.IGNORECASE,
 )
@@ -39,6 +44,8 @@ class ReplyClaim(NamedTuple):
 
 def check_hinted(given: CheckInput) -> Iterator[RuleResult]:
     """Compare hints with the solver's last, paid words at the same task."""
+    if LIES.search(given.first_prompt):
+        return
     secrets = {
         one.task.id: inside(one.texts[-1]).strip() for one in given.solved_once() if one.success
     }
@@ -50,7 +57,9 @@ def check_hinted(given: CheckInput) -> Iterator[RuleResult]:
     for name, hints in _by_kind(played, secrets).items():
         yield Checked(len(hints), f"hints of {name}")
         wrong = [hint for hint in hints if not hint.true]
-        if len(wrong) >= LEAST and len(wrong) >= SOMETIMES * len(hints):
+        # What is nearer may be measured from the best guess so far.
+        often = MOSTLY if name == "near and far" else SOMETIMES
+        if len(wrong) >= LEAST and len(wrong) >= often * len(hints):
             hint = wrong[0]
             yield Finding(
                 f"what a reply says of a guess is not so: at {hint.played.task.id!r} {hint.right} is right, and {hint.guess} is answered with "

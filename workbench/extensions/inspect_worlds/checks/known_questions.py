@@ -17,7 +17,7 @@ SUM = re.compile(
 A_DATE = re.compile(r"\d{4}-\d|\d-\d{4}|\d+/\d+/\d+")
 OTHERWISE = re.compile(
     r"\b(?:left to right|modulo|mod|remainder|round\w*|integer division|whole[- ]number division|floor|digits?|instead|means|stands for|base|binary|hexadecimal|"
-    r"reverse[ds]? polish|without|ignor\w+|except)\b",
+    r"reverse[ds]? polish|without|ignor\w+|except|whole part|quotient|truncat\w*|nearest)\b",
     re.IGNORECASE,
 )
 QUOTED = r"['\"“‘`]?([A-Za-z]{2,30})['\"”’`]?"

@@ -89,10 +89,16 @@ def _from_elsewhere(given: CheckInput, answers: Sequence[SolverAnswer]) -> Itera
     """A wrong answer in its place, and the right one in words before it, or behind it."""
     if any(not (one.before + one.after).strip() for one in answers):
         return  # no place of its own: the whole text is the answer
-    for where, text_of_both in (
-        ("before", "I thought of {right} and dropped it.\n{wrong}"),
-        ("behind", "{wrong}\nIt is not {right}."),
+    for where, text_of_both, counts in (
+        (
+            "before",
+            "I thought of {right} and dropped it.\n{wrong}",
+            r"\bfirst (?:answer|word|number|tag|one)\b",
+        ),
+        ("behind", "{wrong}\nIt is not {right}.", r"\blast\b"),
     ):
+        if re.search(counts, given.first_prompt, re.IGNORECASE):
+            continue  # that one is read, and not the one in its place
         paid: list[tuple[SolverAnswer, str]] = []
         for one, other in zip(answers, [*answers[1:], answers[0]]):
             wrong = f"{one.before}{other.words}{one.after}"

@@ -39,7 +39,7 @@ OF_PYTHON = re.compile(
     r"\b(?:array|tensor)\(\[|\bnp\.(?:int|float|str)\w*\(|\bdefaultdict\(|\bCounter\(\{"
 )
 BLANK = re.compile(
-    r"(?<![{$\\\w])\{([a-z_][a-z0-9_]+)(?:![rsa])?(?::[^{}\"' ]*)?\}(?!\})"
+    r"(?<![{$\\\w])\{([a-z_][a-z0-9_]+)(?:![rsa])?\}(?!\})"
 )  # of a pattern that was not filled in
 MISREAD = re.compile(
     r"Ã[\x80-\xbf©¨¼¶¤±§¡³º]|â€[\x80-\xbf™œ\x9d“”¦]|Â[\xa0°£§]"
