@@ -11,6 +11,7 @@ from tests.extensions.inspect_worlds.slips import TOWNS, WORDS, Ask, AskEnv, Roo
 from workbench.tools.base import tool
 from workbench.values import StepResult, Task
 from workbench.values.seeds import rng_at
+from workbench.worlds.splits import content_split
 from workbench.worlds.tool_env import ToolEnv
 
 # ------------------------------------------------------------------------------------------------ one answer
@@ -113,6 +114,9 @@ class Pairs(Ask):
             "numbers": numbers,
             "gold": f"{low + first}, {low + 7 - first}",
         }
+
+    def split_of(self, task):
+        return content_split(task.payload["text"])
 
     def is_right(self, said, task):
         if self.bug == "one alone":
