@@ -91,6 +91,25 @@ class Rounds(Paid):
         return max(task.payload["places"].values()) / max(way, 1)
 
 
+class Late(Paid):
+    """Numbers of what is late, of which a set is compared: the solver lists them as they come, so they always rise."""
+
+    def problem(self, rng, seed):
+        days = [int(day) for day in rng.integers(-4, 5, 6)]
+        late = [number for number, day in enumerate(days, 1) if day < 0] or [0]
+        letters = "; ".join(
+            f"{number}: {abs(day)} days {'overdue' if day < 0 else 'left'}"
+            for number, day in enumerate(days, 1)
+        )
+        return {
+            "text": f"Bills: {letters}. Which are overdue? Their numbers (0: none), in tags.",
+            "gold": ", ".join(map(str, late)),
+        }
+
+    def paid(self, said, task):
+        return float(set(re.split(r",\s*", said or "")) == set(task.payload["gold"].split(", ")))
+
+
 class Percents(Paid):
     """Points from 0 to 100."""
 
@@ -667,6 +686,7 @@ class Letters:
 
 
 DESIGNS = (
+    Late,
     Shares,
     Rounds,
     Percents,

@@ -26,7 +26,7 @@ RIGHT = {
         )
     },
 }
-QUICK = ["Shares", "Rounds", "Steps", "Draws", "Plane", "Crops"]
+QUICK = ["Late", "Shares", "Rounds", "Steps", "Draws", "Plane", "Crops"]
 
 
 def errors_of(family):
@@ -37,3 +37,21 @@ def errors_of(family):
 @pytest.mark.parametrize("name", reduced(list(RIGHT), QUICK))
 def test_a_right_environment_has_no_error(name):
     assert errors_of(RIGHT[name]()) == []
+
+
+class Places(designs.Late):
+    """A bug, unlike Late: a row and a column are compared as a set."""
+
+    def problem(self, rng, seed):
+        row, column = (int(place) for place in rng.choice(8, 2, replace=False))
+        lines = ["." * 8] * 8
+        lines[row] = "." * column + "x" + "." * (7 - column)
+        board = "\n".join(lines)
+        return {
+            "text": f"{board}\nRow and column of the x, from 0, in tags.",
+            "gold": f"{row}, {column}",
+        }
+
+
+def test_control_places_that_are_compared_as_a_set_are_named():
+    assert any("numbers exchanged" in what for check, what in errors_of(Places()) if check == "E27")

@@ -178,13 +178,22 @@ def _numbers_in(words: str) -> list[re.Match[str]]:
 
 
 def _exchanged(answer: SolverAnswer, others: Sequence[str]) -> str | None:
-    """An answer of several numbers, the first two of them in each other's place."""
+    """An answer of several numbers, the first two of them in each other's place: where some answer has a larger one first.
+    Numbers that always rise are as well those of a set, whose order says nothing."""
     words = answer.words.strip()
     places = _numbers_in(words)
     if len(places) < 2 or places[0][0] == places[1][0] or number_of(words):
         return None
+    if not any(_falls(known) for known in (words, *others)):
+        return None
     one, other = places[:2]
     return f"{words[: one.start()]}{other[0]}{words[one.end() : other.start()]}{one[0]}{words[other.end() :]}"
+
+
+def _falls(words: str) -> bool:
+    """Whether the first number of an answer is larger than its second one."""
+    places = _numbers_in(words)
+    return len(places) > 1 and Decimal(places[0][0]) > Decimal(places[1][0])
 
 
 def _with_another(answer: SolverAnswer, place: int) -> str | None:
