@@ -245,6 +245,27 @@ def test_guess_lists_earn_nothing_by_exact_match(said):
     assert begin().step(answer(said)).reward == 0.0
 
 
+@pytest.mark.parametrize("measure", ["em", "f1"])
+@pytest.mark.parametrize(
+    ("said", "gold", "right"),
+    [
+        ("1,775", "1775", True),
+        ("17.750", "17.75", True),
+        ("$15", "15", True),
+        ("17.75", "-17.75", False),
+        ("1775", "17.75", False),
+        ("1.5", "15", False),
+    ],
+)
+def test_a_number_is_compared_as_a_number_by_every_default(said, gold, right, measure):
+    task = replace(TASK, payload={"question": "How much?", "answers": [gold]})
+    equation_6 = {"rule": "agent-r1"} if measure == "em" else {}
+    for rewards in (AnswerRewards(answer=measure), AnswerRewards(**equation_6)):
+        result = begin(task, rewards=rewards).step(answer(said))
+        assert result.reward == result.info["f1"] == float(right)
+        assert result.info["success"] is right
+
+
 def test_f1_pays_for_shared_words():
     assert begin(rewards=AnswerRewards(answer="f1")).step(
         answer("Kingdom of Velo")
