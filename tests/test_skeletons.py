@@ -43,6 +43,17 @@ def test_it_passes_its_test_trains_and_lints_clean(kind, here, capsys):
     assert found.ok, found.report
 
 
+def test_the_test_of_an_algorithm_holds_with_a_reference(here):
+    """A KL term needs logprobs of the reference, which a learner knows and a bare batch lacks."""
+    write_skeleton("algorithm", "pulled")
+    module = here / "pulled.py"
+    with_kl = 'ignores_shifts=True))(reference={"kl_coef": 0.01})'
+    module.write_text(module.read_text().replace("ignores_shifts=True))", with_kl))
+    tests = importlib.import_module("test_pulled")
+    tests.test_a_higher_reward_in_a_group_gives_a_higher_advantage()
+    assert importlib.import_module("pulled").PULLED.reference.kl_coef == 0.01
+
+
 def test_its_own_test_can_fail(here):
     """The negative control: a mistake in what was written is noticed by the test beside it."""
     write_skeleton("env", "wrong_env")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -98,6 +99,37 @@ def test_it_may_begin_and_its_winning_is_the_policys_loss():
     result = env.step("1")
     assert result.terminated and result.reward == -1.0 and result.reward_parts == {"game": -1.0}
     assert not result.info["success"] and env.env.asked == [9, 4]
+
+
+class Kept(Nim):
+    """With a state that can be kept."""
+
+    def snapshot(self):
+        return {"left": self.left, "turn": self.turn}
+
+    def restore(self, snapshot):
+        self.left, self.turn, self.asked = snapshot["left"], snapshot["turn"], []
+
+    def privileged(self):
+        return f"{self.left} left"
+
+
+def test_a_snapshot_is_that_of_the_game_and_of_the_opponents_chance():
+    assert not any(hasattr(OpponentEnv(Nim(), takes), name) for name in ("snapshot", "privileged"))
+    goes_on = []
+    for seed in range(6):
+        env = OpponentEnv(Kept(), takes)
+        env.reset(NimFamily().task(0), seed)
+        env.step("1")
+        taken = json.loads(json.dumps(env.snapshot()))
+        other = OpponentEnv(Kept(), takes)
+        other.restore(taken)
+        assert other.privileged() == env.privileged() == f"{env.env.left} left"
+        first, second = env.step("1"), other.step("1")
+        assert first == second
+        assert taken == {**taken, "seed": seed, "replies": 1}
+        goes_on.append(first)
+    assert len({said(result.observation.messages)[1] for result in goes_on}) > 1
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import workbench as wb
@@ -18,6 +19,7 @@ from workbench.tools.formats import Hermes
 from workbench.values import StopReason
 from workbench.values.errors import ConfigError, DataError, EnvError, ToolError
 from workbench.worlds import ToolTasks, tasks
+from workbench.worlds.baselines import NONE_KNOWN, known, none_known, play
 from workbench.worlds.rows import RowSettings
 from workbench.worlds.tool_env import CallSettings
 from workbench.worlds.tool_rewards import verdict_of
@@ -76,6 +78,21 @@ def test_without_a_function_the_answer_is_matched(tmp_path):
         answered.info["success"],
     ) == (1.0, True)
     assert played(family, task, WORDS.write_answer("no"))[0].info["success"] is False
+
+
+def test_solver_and_random_play_are_functions_that_settings_name(tmp_path):
+    bare = sums(tmp_path)
+    assert known(bare) == () and none_known(bare) == dict.fromkeys(("random", "solver"), NONE_KNOWN)
+    family = sums(tmp_path, solver=f"{MODULE}:solve", random_play=f"{MODULE}:guess")
+    assert known(family) == ("random", "solver")
+    task = tasks(family, "train", 1)[0]
+    solved = play(family, task, 0, lambda env: family.solver_action(env, None))
+    assert (solved.success, solved.reward, solved.turns) == (True, 1.0, 2)
+    rng = np.random.default_rng(0)
+    guessed = play(family, task, 0, lambda env: family.random_action(env, rng))
+    assert (guessed.success, guessed.turns) == (False, 1)
+    with pytest.raises(ConfigError, match="env.solver"):
+        sums(tmp_path, solver=f"{MODULE}:nowhere").check_files()
 
 
 def test_a_function_is_told_what_happened_and_says_what_it_earns(tmp_path):

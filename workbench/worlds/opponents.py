@@ -13,7 +13,7 @@ text of the environment, so they are never trained, whoever wrote them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,10 @@ MOST_REPLIES = 100  # of the other side in a row
 
 class OpponentEnv:
     """`env` with its other side played by `opponent(observation, rng)`, a function or a coroutine. `rng` comes from the
-    trajectory's dynamics seed and the number of the reply. What the opponent raises ends the trajectory as a fault."""
+    trajectory's dynamics seed and the number of the reply. What the opponent raises ends the trajectory as a fault.
+
+    `state_key`, `snapshot`, `restore` and `privileged` are those of `env`, which has to count an opponent's memory as its own
+    state: one that is a function of (observation, rng) has none."""
 
     def __init__(
         self, env: Any, opponent: Callable[[Observation, np.random.Generator], str]
@@ -69,6 +72,29 @@ class OpponentEnv:
 
     def state_key(self) -> str | None:
         return asked(self.env, "state_key")
+
+    @property
+    def privileged(self) -> Callable[[], str]:
+        """AttributeError where the game has none."""
+        return self.env.privileged
+
+    @property
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """The game's own, and where the opponent's chance stands. AttributeError where the game has none."""
+        inside = self.env.snapshot
+        return lambda: {"env": inside(), "seed": self._seed, "replies": self._replies}
+
+    @property
+    def restore(self) -> Callable[[Mapping[str, Any]], None]:
+        """AttributeError where the game has none."""
+        inside = self.env.restore
+
+        def restored(snapshot: Mapping[str, Any]) -> None:
+            inside(snapshot["env"])
+            self._seed = snapshot["seed"]
+            self._replies = snapshot["replies"]
+
+        return restored
 
     def close(self) -> None:
         self._loop.close()

@@ -105,7 +105,8 @@ class ToolEnv:
 
     tools         what may be called; () for a trajectory that answers from what it is shown or knows
     max_turns     turns, the answering one included
-    instructions  the author's words before the question; "" for none, None for ours
+    instructions  the author's words before the question; "" for none, None for ours. They take the place of ours, which
+                  say how an answer is written: yours have to say it (`env.example`), and the limit of turns
     opening       text for the first prompt, by the task: documents that were fetched beforehand (untrusted)
     reward        what a trajectory earns as a whole, in place of the answer's match with the gold one (`tool_rewards`)
     """
@@ -290,6 +291,13 @@ class ToolEnv:
         return self.tools
 
     # -------------------------------------------------------------------------------------------- what is said
+
+    @property
+    def task(self) -> Task:
+        """The task of the trajectory that goes on; EnvError before the first one."""
+        if self._trajectory is None:
+            raise EnvError("this trajectory was never begun; call reset(task, dynamics_seed) first")
+        return self._trajectory.task
 
     @property
     def golds(self) -> tuple[str, ...]:

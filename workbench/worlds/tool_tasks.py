@@ -22,6 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
+
 from workbench.basics.extensions import service
 from workbench.basics.plugins import load_named
 from workbench.basics.settings import Inert, at_least, check_settings
@@ -67,6 +69,13 @@ class ToolTasks(RowFamily):
     ] = ""
     resources: Annotated[bool, "what the servers have to read is offered by two tools more"] = False
     prompts: Annotated[bool, "prompts of the servers are tools, too"] = False
+    solver: Annotated[
+        str,
+        "module:function of (env, generator) that writes the best turn it knows; empty: none known",
+    ] = ""
+    random_play: Annotated[
+        str, "module:function like it, that writes a turn at random; empty: none known"
+    ] = ""
     turns: Annotated[
         int, at_least(1, most=10_000), "of a trajectory, the answering one included"
     ] = 5
@@ -122,13 +131,30 @@ class ToolTasks(RowFamily):
         """Raise ConfigError, or ToolError, for a file, a function or a tool that is not there."""
         super().check_files()
         self.function("reward")
-        self.function("prepare")
+        for setting in ("prepare", "solver", "random_play"):
+            self.function(setting)
         self.tools_in(FOLDER)
 
     def function(self, setting: str) -> Callable | None:
         """The user's function that a setting names; None where it is empty. Raises ConfigError."""
         named = getattr(self, setting)
         return load_named(named, f"env.{setting}") if named else None
+
+    @property
+    def solver_action(self) -> Callable[[ToolTaskEnv, np.random.Generator], str]:
+        """AttributeError, so none known, where none is named."""
+        return self._player("solver")
+
+    @property
+    def random_action(self) -> Callable[[ToolTaskEnv, np.random.Generator], str]:
+        """AttributeError, so none known, where none is named."""
+        return self._player("random_play")
+
+    def _player(self, setting: str) -> Callable[[ToolTaskEnv, np.random.Generator], str]:
+        player = self.function(setting)
+        if player is None:
+            raise AttributeError(f"env.{setting} names nothing")
+        return player
 
     def payload_of(self, row: DataRow) -> Mapping[str, Any]:
         return {

@@ -230,13 +230,6 @@ class WorldEnv(QuestionEnv):
         super().__init__(family, WorldSearch(family), instructions=family.instructions)
 
     @property
-    def task(self) -> Task:
-        """The task of the trajectory that goes on; EnvError before the first one."""
-        if self._trajectory is None:
-            raise EnvError("this trajectory was never begun; call reset(task, dynamics_seed) first")
-        return self._trajectory.task
-
-    @property
     def path(self) -> tuple[str, ...]:
         """The names from the one asked about to the answer."""
         payload = self.task.payload

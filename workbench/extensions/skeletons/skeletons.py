@@ -149,7 +149,10 @@ base = "search" # questions about invented worlds, with a search beside the tool
 tools = ["search", "$name:$name"]
 """ + _SMALL.replace("steps = 2", "steps = 2\nmax_empty_steps = 2")
 
-_ALGORITHM = '''"""$words: the advantage of a token, and its reference implementation. See docs/extend/algorithm.md."""
+_ALGORITHM = '''"""$words: the advantage of a token, and its reference implementation. See docs/extend/algorithm.md.
+
+`workbench bias --algorithm $name:$NAME` asks it for what an estimator must not do.
+"""
 from __future__ import annotations
 
 from typing import Annotated
@@ -189,8 +192,9 @@ from workbench.values import trajectories_of
 
 def test_a_higher_reward_in_a_group_gives_a_higher_advantage():
     config = wb.load_config("frozenlake", {"algorithm.kind": "$name:$NAME"})
-    groups = wb.rollout(wb.open_session(config, quiet=True), 4, group_size=4)
-    batch = Batch.from_groups(groups)
+    session = wb.open_session(config, quiet=True)
+    groups = wb.rollout(session, 4, group_size=4)
+    batch = session.learner.facts(Batch.from_groups(groups))  # with what a KL term or a critic needs
     credit = config.algorithm.credit(batch)
     row_T = batch.trajectory_of_segment_S.repeat_interleave(batch.segment_offsets.diff())
     trajectories = trajectories_of(groups)
@@ -256,7 +260,11 @@ def write_skeleton(kind: str, name: str, folder: str | Path = ".") -> View:
     make_folder(folder.absolute())
     for file, text in files.items():
         write_file(folder / file, text.encode())
-    check = f"workbench check-env {name}.toml, and when it has trained " if kind == "env" else ""
+    before_training = {
+        "env": f"workbench check-env {name}.toml, and when it has trained ",
+        "algorithm": f"workbench bias --algorithm {name}:{name.upper()}, and when it has trained ",
+    }
+    check = before_training.get(kind, "")
     return text_view(
         f"wrote {', '.join(files)} in {folder}\n"
         f"try it there: python -m pytest test_{name}.py\n"
