@@ -46,7 +46,7 @@ def normalize(text: str, *, units: bool = False) -> str:
 def exact_match(answer: str, golds: Sequence[str]) -> bool:
     """Whether the whole answer is one of the golds, normalised. False where there is no gold."""
     pairs = [_comparable(answer, gold) for gold in golds]
-    return any(said and said == right for said, right in pairs)
+    return any(given and given == right for given, right in pairs)
 
 
 def f1(answer: str, golds: Sequence[str]) -> float:
