@@ -114,14 +114,15 @@ class BiasRow:
 
 @dataclass(frozen=True, repr=False)
 class BiasReport(HasView):
-    """What was measured. `faults` are sentences; without any the bench has passed. `lagged`: gradients under a policy that has moved
-    on since it sampled, and those of the KL term."""
+    """What was measured. `faults` and `notes` are sentences; without a fault the bench has passed. `lagged`: gradients under a policy
+    that has moved on since it sampled, and those of the KL term."""
 
     rows: tuple[BiasRow, ...]
     traps: tuple[Trap, ...]
     curves: tuple[SignCurve, ...]
     faults: tuple[str, ...]
     lagged: tuple[LagRow, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from workbench.basics.findings import Finding, RuleResult
+from workbench.basics.findings import NOTE, Finding, RuleResult
 from workbench.basics.plugins import is_named
 from workbench.extensions.bias.bench import ERROR, BiasReport, BiasRow
 from workbench.extensions.bias.bench import bias_bench as _bias_bench
@@ -71,7 +71,13 @@ def bias_bench(
     own = {
         name: made for name, made in algorithms.items() if is_named(name) or name not in ALGORITHMS
     }
-    return replace(report, faults=(*_kept(report, own, claims), *_faults_of_own(report, own)))
+    found = _found(own)
+    faults = [what for what, severity in found if severity != NOTE]
+    return replace(
+        report,
+        faults=(*_kept(report, own, claims), *faults, *_faults_of_rows(report, own)),
+        notes=tuple(what for what, severity in found if severity == NOTE),
+    )
 
 
 def _kept(
@@ -82,12 +88,21 @@ def _kept(
     return [fault for fault in report.faults if not fault.startswith(tuple(silent))]
 
 
-def _faults_of_own(report: BiasReport, own: Mapping[str, Any]) -> list[str]:
-    faults: list[str] = []
+def _found(own: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What does not hold of one's own algorithms, in words, and how severe that is."""
+    found: list[tuple[str, str]] = []
     for name, algorithm in own.items():
         made = algorithm() if isinstance(algorithm, type) else algorithm
         results = _properties(made) if isinstance(made, Algorithm) else []
-        faults += [f"{name}: {result.what}" for result in results if isinstance(result, Finding)]
+        for result in results:
+            if isinstance(result, Finding):
+                found.append((f"{name}: {result.what}", result.severity))
+    return found
+
+
+def _faults_of_rows(report: BiasReport, own: Mapping[str, Any]) -> list[str]:
+    faults: list[str] = []
+    for name in own:
         rows = [row for row in report.rows if row.algorithm == name and row.says == "nothing"]
         faults += _of_rows(name, rows)
         wrong = [row.task for row in rows if row.cosine is None or row.scale <= 0]

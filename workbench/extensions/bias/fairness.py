@@ -4,6 +4,7 @@
     below     who earned less than the others is credited below zero, if anybody is credited above it
     order     who earned more is credited with more, whatever the size of the rewards
     whole     each token of a trajectory is credited, where all are worth the same
+    lengths   exchanged rewards of a short and a long one change nothing for the others of the group
 
 Asked of estimators that compare the trajectories of a group, and whose credit is the same for all of a trajectory.
 
@@ -44,6 +45,11 @@ COARSE = re.compile(
     r"\b(?:clip\w*|cap\w*|clamp\w*|bound\w*|sign|ranks?|ranking|threshold\w*|binar\w*|median|quantile|best|worst|round\w*|buckets?|bins?)\b",
     re.IGNORECASE,
 )
+# What an author says of a baseline that weighs trajectories by their length on purpose.
+BY_LENGTH = re.compile(
+    r"\b(?:lengths?|per token|token.?weighted|weighted by|over (?:all )?tokens|token mean|optimal baseline|variance)\b",
+    re.IGNORECASE,
+)
 Credited = Callable[[Batch], Tensor]  # -> [T]
 
 
@@ -54,6 +60,7 @@ def fair(algorithm: Algorithm, batch: Batch, credit: Credited) -> Iterator[RuleR
     if not all(_is_even(batch, plain_T, n) for n in range(batch.num_trajectories)):
         return  # credit by the turn or the token
     yield from _length(algorithm, batch, credit)
+    yield from _lengths_of_others(algorithm, batch, credit)
     if algorithm.rewards == Rewards() and not declares(algorithm, "against_rewards"):
         yield from _steps(algorithm, batch, credit)
 
@@ -154,6 +161,41 @@ def _length(algorithm: Algorithm, batch: Batch, credit: Credited) -> Iterator[Ru
             f"{of_short:.4g} a token, so in {apart} of {asked} groups; expected the same: the credit of {algorithm.name} is divided by, or "
             "multiplied with, the length that a trajectory happened to have (its tokens, its turns), which biases the gradient towards "
             "short or long answers. Divide by a constant, and leave lengths to algorithm.reduction"
+        )
+
+
+def _lengths_of_others(
+    algorithm: Algorithm, batch: Batch, credit: Credited
+) -> Iterator[RuleResult]:
+    """The shortest and the longest trajectory of a group earn each what the other one did."""
+    asked = 0
+    moved = 0
+    largest = 0.0
+    for members in _groups(batch):
+        by_size = sorted(members, key=lambda n: _size(batch, n))
+        short, *rest, long = by_size
+        if not rest or not 0 < _size(batch, short) < _size(batch, long):
+            continue
+        paid = [1.0, *(0.25 + 0.1 * place for place in range(len(rest)))]
+        before, after = (
+            credit(_paying(batch, [one, *rest, other], [*paid, 0.0]))
+            for one, other in ((short, long), (long, short))
+        )
+        apart = max(abs(_worth(batch, before, n) - _worth(batch, after, n)) for n in rest)
+        asked += 1
+        moved += apart > NEAR * max(float(before.abs().max()), 1.0)
+        largest = max(largest, apart)
+    yield Checked(asked, "the lengths of others")
+    if (
+        asked >= 3
+        and moved == asked
+        and not BY_LENGTH.search(words_of(algorithm.estimator.function))
+    ):
+        yield Finding(
+            f"where a short and a long trajectory of a group exchange what they earned, the credit of the others moves by up to "
+            f"{largest:.4g}, so in {moved} of {asked} groups; expected the same: the baseline of {algorithm.name} weighs trajectories by the "
+            "length that they happened to have (a mean over tokens or turns). Take it over trajectories (inputs.reward_N), or say in the "
+            "docstring that tokens are weighed on purpose"
         )
 
 

@@ -37,6 +37,7 @@ from workbench.linting.expected import declares
 NEAR = 1e-6
 NOTHING = 1e-7
 GROUP = 2
+SHIFT = 3.0
 TOKENS = 12
 OLD = -2.0  # logprob of the tokens before the update
 LEFT_OUT = re.compile(
@@ -91,17 +92,8 @@ def words_of(part: Any) -> str:
 def unscored(algorithm: Algorithm, batch: Batch, credit: Any) -> Iterator[RuleResult]:
     """`credit(batch)` -> [T]. The others of a group that earned the same teach nothing, scored or not as one of them is."""
     members = (batch.group_of_trajectory_N == GROUP).nonzero()[:, 0]
-    last = batch.turn_offsets[members + 1] - 1
-    paid_K = batch.turn_reward_K.clone()
-    for n in members.tolist():
-        paid_K[batch.turn_offsets[n] : batch.turn_offsets[n + 1]] = 0.0
-    paid_K[last] = 0.5
-    paid_K[last[0]] = torch.nan
-    reward_N = batch.reward_N.clone()
-    reward_N[members] = 0.5 + batch.outcome_N.nan_to_num(0.0)[members]
-    reward_N[members[0]] = torch.nan
-    without = replace(batch, turn_reward_K=paid_K, reward_N=reward_N, scored_N=reward_N.isfinite())
-    credit_T = credit(without)
+    flat = torch.full((len(members),), 0.5, dtype=torch.float64)
+    credit_T = credit(_group_paid(batch, members, flat, missing=True))
     yield Checked(1, "a trajectory without a score")
     if not bool(credit_T.isfinite().all()):
         yield Finding(
@@ -118,6 +110,40 @@ def unscored(algorithm: Algorithm, batch: Batch, credit: Any) -> Iterator[RuleRe
             f"missing score is counted as a number, zero perhaps (nan_to_num), in the mean or the spread of {algorithm.name}'s "
             "estimator. None is not zero: leave it out, by inputs.kept_N"
         )
+        return
+    rising = torch.linspace(0.1, 0.9, len(members), dtype=torch.float64)
+    moved = [
+        float(
+            (
+                credit(_group_paid(batch, members, rising + SHIFT, missing=missing))
+                - credit(_group_paid(batch, members, rising, missing=missing))
+            )
+            .abs()
+            .max()
+        )
+        for missing in (False, True)
+    ]
+    if moved[0] <= NEAR < moved[1]:
+        yield Finding(
+            f"{SHIFT:g} more for every trajectory of a group changes nothing where all have a score, and moves credit by up to {moved[1]:.4g} "
+            "where one has none; expected no change either: the missing score is counted as a number, zero perhaps (nan_to_num), in the mean "
+            f"or the spread of {algorithm.name}'s estimator. None is not zero: leave it out, by inputs.kept_N"
+        )
+
+
+def _group_paid(batch: Batch, members: Tensor, paid_M: Tensor, *, missing: bool) -> Batch:
+    """The batch with its group paid so at the end. `missing`: the first of them has no score."""
+    last = batch.turn_offsets[members + 1] - 1
+    paid_K = batch.turn_reward_K.clone()
+    for n in members.tolist():
+        paid_K[batch.turn_offsets[n] : batch.turn_offsets[n + 1]] = 0.0
+    paid_K[last] = paid_M.to(paid_K.dtype)
+    reward_N = batch.reward_N.clone()
+    reward_N[members] = (paid_M + batch.outcome_N.nan_to_num(0.0)[members]).to(reward_N.dtype)
+    if missing:
+        paid_K[last[0]] = torch.nan
+        reward_N[members[0]] = torch.nan
+    return replace(batch, turn_reward_K=paid_K, reward_N=reward_N, scored_N=reward_N.isfinite())
 
 
 def worst_of_group(algorithm: Algorithm, batch: Batch, plain_T: Tensor) -> Iterator[RuleResult]:

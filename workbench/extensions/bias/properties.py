@@ -10,6 +10,8 @@
     below     who earned less than the others of a group is credited below zero, if anybody is credited above it
     order     of trajectories of a group that earned more and more, each is credited with more
     whole     where a trajectory is worth the same throughout, each of its tokens is
+    lengths   how long the others of a group are says nothing about what one of them is worth
+    again     the same trajectories are credited alike when they are asked for again
 
 Asked of made-up trajectories: 8 tasks, 5 trajectories each, of one to three turns. Credit of the algorithm as it is set is
 computed eight times; no model is asked.
@@ -25,7 +27,7 @@ from functools import partial
 
 import numpy as np
 
-from workbench.basics.findings import Checked, Finding, RuleResult
+from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
 from workbench.basics.tensors import Tensor, torch
 from workbench.extensions.bias.fairness import fair
 from workbench.extensions.bias.further import (
@@ -78,6 +80,19 @@ def properties_of(algorithm: Algorithm) -> Iterator[RuleResult]:
         yield from scale_claimed(algorithm, batch, plain, credit)
         if algorithm.estimator.per != "attempt" and not algorithm.estimator.critic:
             yield from past_turns(algorithm, batch, plain, credit)
+    yield from _again(algorithm, batch, plain, near)
+
+
+def _again(algorithm: Algorithm, batch: Batch, plain: Tensor, near: float) -> Iterator[RuleResult]:
+    """Asked last, after other rewards."""
+    moved = float((_credit(algorithm, batch) - plain).abs().max())
+    yield Checked(1, "the same trajectories again")
+    if moved > near:
+        yield Finding(
+            f"the same trajectories with the same rewards are credited otherwise when they are asked for again, by up to {moved:.4g}; "
+            f"expected the same: something outlives a call of {algorithm.name}'s estimator (a global, an attribute, a default argument), or "
+            "it draws by chance. A run that is resumed or replayed gets other numbers. Compute all of it from what the call is given"
+        )
 
 
 def _compares(algorithm: Algorithm) -> bool:
@@ -151,15 +166,32 @@ def _others(algorithm: Algorithm, batch: Batch, plain: Tensor, near: float) -> I
     paid_K = batch.turn_reward_K.clone()
     first, *_ = _members(batch, FLAT)
     paid_K[_last_turns(batch, [first])] += 3 * SHIFT
-    moved_T = (_credit(algorithm, _with_rewards(batch, paid_K)) - plain).abs()
-    elsewhere = float((moved_T * ~_of_group(batch, FLAT)).max())
+    elsewhere_T = ~_of_group(batch, FLAT)
+    before = plain[elsewhere_T]
+    after = _credit(algorithm, _with_rewards(batch, paid_K))[elsewhere_T]
+    moved = float((after - before).abs().max())
     yield Checked(1, "another task's rewards")
-    if elsewhere > near:
+    if moved <= near:
+        return
+    if _differ_by_a_factor(before, after):
         yield Finding(
-            f"{3 * SHIFT:g} more for one trajectory of one task moves the credit of other tasks by up to {elsewhere:.4g}; "
-            f"expected 0, since the estimator of {algorithm.name} compares within a group. Take mean and spread by "
-            "inputs.group_N, or say whitens where statistics of the whole batch are meant"
+            f"{3 * SHIFT:g} more for one trajectory of one task makes the credit of all other tasks smaller or larger by one factor, by up to "
+            f"{moved:.4g}: the scale is that of the batch. Say whitens in the estimator of {algorithm.name}, so that who reads its credit knows",
+            severity=NOTE,
         )
+        return
+    yield Finding(
+        f"{3 * SHIFT:g} more for one trajectory of one task moves the credit of other tasks by up to {moved:.4g}; "
+        f"expected 0, since the estimator of {algorithm.name} compares within a group. Take mean and spread by "
+        "inputs.group_N, or say whitens where statistics of the whole batch are meant"
+    )
+
+
+def _differ_by_a_factor(before: Tensor, after: Tensor) -> bool:
+    """A positive one: then no token is pushed another way than before."""
+    factor = float((before * after).sum() / (before * before).sum().clamp(min=1e-12))
+    rest = float((after - factor * before).abs().max())
+    return factor > 0 and rest <= 1e-4 * max(float(after.abs().max()), 1e-12)
 
 
 def _tokens_of(batch: Batch, n: int, turn: int) -> Tensor:

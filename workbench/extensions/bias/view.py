@@ -95,6 +95,7 @@ def show_bias(report: Any) -> View:
         lines = "\n".join(f"  {line}" for line in trap.lines)
         parts += [doc.BlankLine(), doc.Note((mark, trap.title)), doc.Block(lines)]
     parts += lag_parts(report.lagged)
+    parts += [doc.Note(f"note: {what}") for what in report.notes]
     return shown(doc.ViewDocument((*parts, *map(doc.WarningLine, report.faults))))
 
 

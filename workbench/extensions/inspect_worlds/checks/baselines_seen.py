@@ -1,5 +1,5 @@
-"""What baselines do beside playing (E25): a solver that changes the environment, that goes by what nobody is shown, or is beaten
-by chance; random play that always does the same."""
+"""What baselines do beside playing (E25): a solver that changes the environment, that goes by what nobody is shown, is beaten by
+chance or solves a part of the tasks; random play that always does the same or is not understood."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ TURNS = 60  # of it
 DRAWS = 40  # of random play at one task
 FEWEST = 4  # different texts that it says there
 TOO_OFTEN = 3.0  # times what chance gives
+REFUSED = 0.25  # of what random play says
+UNSOLVED = 0.25  # of the tasks
 VOCABULARY = 12  # different actions of a world that has a few of them
 
 
@@ -43,6 +45,8 @@ def check_baselines_seen(given: CheckInput) -> Iterator[RuleResult]:
         _is_beaten,
         _always_the_same,
         _never_says,
+        _is_refused,
+        _never_solves,
         _knows_too_much,
     ):
         results = list(look(given))
@@ -234,6 +238,53 @@ def _never_says(given: CheckInput) -> Iterator[RuleResult]:
             f"random play never says {shortened(missing[0], 50)} in {random.total()} turns, which the solver says {solver[missing[0]]} times; it says "
             f"{len(random)} other texts. Where it is a legal action, an index is off by one (integers(n - 1)), or it is left out of the list: the random "
             "baseline is another one than it is called",
+            severity=NOTE,
+        )
+
+
+def _is_refused(given: CheckInput) -> Iterator[RuleResult]:
+    """Random play writes what the environment cannot read, and the solver does not."""
+    share: dict[str, float] = {}
+    turns: dict[str, int] = {}
+    example = ""
+    for name, trajectories in given.own.items():
+        valid = [
+            (text, result.info["valid_format"])
+            for one in trajectories
+            for text, result in zip(one.texts, one.results)
+            if isinstance(result.info.get("valid_format"), bool)
+        ]
+        refused = [text for text, is_valid in valid if not is_valid]
+        turns[name] = len(valid)
+        share[name] = len(refused) / max(len(valid), 1)
+        if name == "random" and refused:
+            example = refused[0]
+    yield Checked(turns.get("random", 0), "the form of random play")
+    if turns.get("random", 0) >= TURNS // 2 and share["random"] >= REFUSED:
+        if share.get("solver", 0.0) <= REFUSED / 10:
+            yield Finding(
+                f"{share['random']:.0%} of what random play says in {turns['random']} turns is not understood (info['valid_format'] is false), such as "
+                f"{shortened(repr(example), 60)}: what it draws from is not what may be said (an index off by one, another set of names), and the baseline by "
+                "chance is weaker than chance. Draw among legal actions",
+                severity=NOTE,
+            )
+
+
+def _never_solves(given: CheckInput) -> Iterator[RuleResult]:
+    """Where chance decides nothing the solver solves some tasks of several turns, and others not."""
+    solver = [one for one in given.own.get("solver", ()) if one.success is not None]
+    if given.by_chance or given.family.max_turns < 2:
+        return
+    by_task: dict[str, bool] = {}
+    for one in solver:
+        by_task[one.task.id] = by_task.get(one.task.id, False) or bool(one.success)
+    failed = [task for task, is_solved in by_task.items() if not is_solved]
+    yield Checked(len(by_task), "tasks that the solver solves")
+    if len(by_task) >= ENOUGH and UNSOLVED <= len(failed) / len(by_task) <= 1 - UNSOLVED:
+        yield Finding(
+            f"the solver solves {len(by_task) - len(failed)} of {len(by_task)} tasks and fails at the others, {failed[0]!r} for one, where chance decides "
+            "nothing: either those cannot be solved (a board of the wrong parity, a goal out of reach, too few turns), teach nothing and bound every "
+            "policy's success, or the solver is none. Draw tasks backwards from their end, or leave out what it cannot solve",
             severity=NOTE,
         )
 

@@ -86,8 +86,38 @@ def check_success(given: CheckInput) -> Iterator[RuleResult]:
     yield from _constant_success(given, trajectories)
     results = list(_disagree(given, trajectories))
     yield from results
+    if not results:
+        yield from _said_early(trajectories)
     if given.by_chance and not results:
         yield from _paid_as_failures_are(given)
+
+
+def _said_early(trajectories: Sequence[PlayedTrajectory]) -> Iterator[RuleResult]:
+    """Success is true for a part of what is paid: most of it is earned afterwards, by who goes on."""
+    early: list[tuple[PlayedTrajectory, int, float, float]] = []
+    won = 0
+    for played in trajectories:
+        said = [result.info.get("success") is True for result in played.results]
+        if not any(said) or not all(is_number(result.reward) for result in played.results):
+            continue
+        won += 1
+        first = said.index(True)
+        until = sum(result.reward for result in played.results[: first + 1])
+        later = max(
+            float(sum(result.reward for result in played.results[first + 1 : last + 1]))
+            for last in range(first, len(said))
+        )
+        if later > max(until, 0.0) + NEAR and until > NEAR:
+            early.append((played, first, until, later))
+    yield Checked(won, "when success is said")
+    if len(early) >= SOME:
+        played, first, until, later = early[0]
+        yield Finding(
+            f"success is true from action {first} of {played.task.id!r} ({played.policy}) on, where {until:.3g} was earned, and who goes on earns "
+            f"{later:.3g} more; so in {len(early)} of {won} trajectories that succeed: a part of the task counts as all of it (any reward above zero, "
+            "the first of several goals), and the share of successes is larger than that of solved tasks. Say success where the task is solved",
+            severity=NOTE,
+        )
 
 
 def _constant_success(

@@ -26,14 +26,12 @@ from workbench.extensions.inspect_worlds.checks.answers import (
 )
 from workbench.extensions.inspect_worlds.checks.by_form import AnswerResult, said_answers
 from workbench.extensions.inspect_worlds.checks.given import CheckInput, needs_given_words
-from workbench.extensions.inspect_worlds.checks.wider import FURTHER, OF_PUNCTUATION
+from workbench.extensions.inspect_worlds.checks.wider import FURTHER
 from workbench.extensions.inspect_worlds.checks.written_numbers import number_of
 from workbench.extensions.inspect_worlds.leaks import leaves
 from workbench.extensions.inspect_worlds.playing import Spent, replay
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at
-from workbench.worlds.shared import made
-from workbench.worlds.tool_env import ToolEnv
 
 OTHERS = 6  # of them that are tried at each task, to see whether one answer alone is right
 SEVERAL = 0.1  # of others' answers that are paid: or more, and several answers are right
@@ -78,10 +76,7 @@ def check_lenient(given: CheckInput) -> Iterator[RuleResult]:
             "tasks of which one answer alone is right: those of other tasks are paid, too"
         )
         return
-    changes = [*CHANGES, *FURTHER]
-    if _by_exact_match(given):
-        changes = [one for one in changes if one.words not in OF_PUNCTUATION]
-    yield from _paid_changes(given, answers, others, changes)
+    yield from _paid_changes(given, answers, others, [*CHANGES, *FURTHER])
     yield from _from_elsewhere(given, answers)
 
 
@@ -115,12 +110,6 @@ def _from_elsewhere(given: CheckInput, answers: Sequence[SolverAnswer]) -> Itera
                 severity=ERROR,
             )
             return
-
-
-def _by_exact_match(given: CheckInput) -> bool:
-    """Whether answers are compared as words without punctuation, as is usual for questions with tools."""
-    env = made(given.family)
-    return isinstance(env, ToolEnv) and env.reward is None
 
 
 def _paid_changes(

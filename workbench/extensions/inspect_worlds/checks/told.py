@@ -41,7 +41,7 @@ def check_told(given: CheckInput) -> Iterator[RuleResult]:
     secrets = {
         name: values
         for name, values in _values(given).items()
-        if len(set(values.values())) >= LEAST_TASKS and not _is_told(openings, values)
+        if len(set(values.values())) >= LEAST_TASKS and not _stand_mostly(openings, values)
     }
     beside = _beside_texts(given)
     yield Checked(len(secrets))
@@ -133,6 +133,14 @@ def _is_told(texts: Texts, values: Mapping[str, str], often: float = TOLD) -> bo
         strangers = {value for value in values.values() if value != values[name]}
         others += [_stands(texts[name], value) for value in strangers]
     return own >= often * len(asked) and sum(others) <= MET * len(others)
+
+
+def _stand_mostly(texts: Texts, values: Mapping[str, str]) -> bool:
+    """Whether tasks' own values stand in their texts, whatever stands there of others: who is shown five rooms and begins
+    in one of them is shown where."""
+    asked = [name for name in texts if name in values]
+    own = sum(_stands(texts[name], values[name]) for name in asked)
+    return bool(asked) and own >= TOLD * len(asked)
 
 
 # ------------------------------------------------------------------------------------------------ what is shown

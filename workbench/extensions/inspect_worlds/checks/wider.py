@@ -314,5 +314,3 @@ FURTHER: tuple[AnswerProbe, ...] = (
         MIXED,
     ),
 )
-# What a match of words without punctuation, as of questions with tools, makes of numbers.
-OF_PUNCTUATION = (_turned, _without_point, _ten_times)

@@ -19,6 +19,7 @@ from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, RuleResult
 from workbench.values import StopReason, Trajectory, Turn
 from workbench.values.errors import shortened
+from workbench.worlds.qa.answers import normalize
 from workbench.worlds.scoring import scores_after
 
 ELEMENT = re.compile(r"<(?!think>)(\w+)>.*?</\1>", re.DOTALL)
@@ -138,7 +139,9 @@ def _shared(answer: str, gold: Sequence[str]) -> set[str]:
 
 
 def plain_answer(text: str) -> str:
-    """As answers are compared: no case, punctuation, articles (SQuAD's rules, arXiv 1606.05250)."""
+    """As answers are compared: no case, punctuation, articles (SQuAD's rules, arXiv 1606.05250); numbers as numbers."""
+    if any(letter.isdigit() for letter in text):
+        return normalize(text)
     kept = "".join(letter for letter in text.lower() if letter not in string.punctuation)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split()) or " ".join(text.lower().split())
 
