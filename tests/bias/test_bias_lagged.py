@@ -144,7 +144,7 @@ def test_tables_of_lags_stand_in_the_view(corrections, kls):
     from workbench.extensions.bias.view import show_bias
 
     report = SimpleNamespace(
-        passed=True, rows=(), curves=(), traps=(), faults=(), lagged=(*corrections, *kls)
+        notes=(), passed=True, rows=(), curves=(), traps=(), faults=(), lagged=(*corrections, *kls)
     )
     text = show_bias(report).text
     assert (

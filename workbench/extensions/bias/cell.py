@@ -71,13 +71,7 @@ def bias_bench(
     own = {
         name: made for name, made in algorithms.items() if is_named(name) or name not in ALGORITHMS
     }
-    found = _found(own)
-    faults = [what for what, severity in found if severity != NOTE]
-    return replace(
-        report,
-        faults=(*_kept(report, own, claims), *faults, *_faults_of_rows(report, own)),
-        notes=tuple(what for what, severity in found if severity == NOTE),
-    )
+    return _with_own(report, own, _kept(report, own, claims))
 
 
 def _kept(
@@ -88,16 +82,27 @@ def _kept(
     return [fault for fault in report.faults if not fault.startswith(tuple(silent))]
 
 
-def _found(own: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _with_own(report: BiasReport, own: Mapping[str, Any], kept: Sequence[str]) -> BiasReport:
+    """The report with what was found of one's own algorithms beside the faults that are kept."""
+    findings = _findings_of(own)
+    faults = [what for what, severity in findings if severity != NOTE]
+    return replace(
+        report,
+        faults=(*kept, *faults, *_faults_of_rows(report, own)),
+        notes=tuple(what for what, severity in findings if severity == NOTE),
+    )
+
+
+def _findings_of(own: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What does not hold of one's own algorithms, in words, and how severe that is."""
-    found: list[tuple[str, str]] = []
+    findings: list[tuple[str, str]] = []
     for name, algorithm in own.items():
         made = algorithm() if isinstance(algorithm, type) else algorithm
         results = _properties(made) if isinstance(made, Algorithm) else []
         for result in results:
             if isinstance(result, Finding):
-                found.append((f"{name}: {result.what}", result.severity))
-    return found
+                findings.append((f"{name}: {result.what}", result.severity))
+    return findings
 
 
 def _faults_of_rows(report: BiasReport, own: Mapping[str, Any]) -> list[str]:

@@ -97,15 +97,15 @@ def _said_early(trajectories: Sequence[PlayedTrajectory]) -> Iterator[RuleResult
     early: list[tuple[PlayedTrajectory, int, float, float]] = []
     won = 0
     for played in trajectories:
-        said = [result.info.get("success") is True for result in played.results]
-        if not any(said) or not all(is_number(result.reward) for result in played.results):
+        successes = [result.info.get("success") is True for result in played.results]
+        if not any(successes) or not all(is_number(result.reward) for result in played.results):
             continue
         won += 1
-        first = said.index(True)
+        first = successes.index(True)
         until = sum(result.reward for result in played.results[: first + 1])
         later = max(
             float(sum(result.reward for result in played.results[first + 1 : last + 1]))
-            for last in range(first, len(said))
+            for last in range(first, len(successes))
         )
         if later > max(until, 0.0) + NEAR and until > NEAR:
             early.append((played, first, until, later))
