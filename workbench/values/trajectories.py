@@ -94,8 +94,9 @@ class Message:
             right = isinstance(content, (tuple, list)) and all(
                 isinstance(part, Text) for part in content
             )
-            content = tuple(content) if right else content
-            refused = None if right else _no_text(content)
+            if not right:
+                raise _no_text(content)
+            content = tuple(content)
         except DataError:
             raise
         except Exception as error:
@@ -103,8 +104,6 @@ class Message:
             raise DataError(
                 f"the content of a Message is a string, or parts that are Texts; {words}"
             ) from error
-        if refused:
-            raise refused
         object.__setattr__(self, "content", content)
 
     @property

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.extensions.native.packed import NATIVE, attention_of
+from workbench.extensions.native.trials import is_close
 from workbench.learn.packing import Part, RunningPass, running_pass
 
 ROTATION = "apply_rotary_pos_emb"  # as transformers calls it in a model's own file
@@ -27,7 +28,6 @@ NEEDED = ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 TRIED = (2, 4, 4, 6)  # tokens that the trial reads, of so many:
 TOKENS = 7
-TOLERANCE = 1e-5  # relative to the largest number
 
 
 def narrow_last_layer(model: nn.Module) -> bool:
@@ -126,10 +126,7 @@ def _agrees(layer: nn.Module) -> bool:
         answer = _answer(layer, narrowed=True)
     except Exception:  # a layer of another kind, whatever it does with the trial's arguments
         return False
-    return all(
-        float((one - other).abs().max()) <= TOLERANCE * max(1.0, float(other.abs().max()))
-        for one, other in zip(answer, whole, strict=True)
-    )
+    return all(is_close(one, other) for one, other in zip(answer, whole, strict=True))
 
 
 def _answer(layer: nn.Module, *, narrowed: bool) -> tuple[Tensor, Tensor]:

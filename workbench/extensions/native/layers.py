@@ -14,7 +14,6 @@ from ctypes import CDLL, c_float, c_int64, c_void_p
 from functools import cache
 from inspect import unwrap
 from types import FunctionType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +21,10 @@ from torch import Tensor, nn
 from workbench.extensions.native.kernel import LAYERS, kernel
 from workbench.extensions.native.last_layer import ROTATION, narrow_last_layer
 from workbench.extensions.native.scores import score_by_kernel
+from workbench.extensions.native.trials import is_close
 from workbench.values.errors import EngineError, LearnerError
 
 PROBE_TOKENS = 7
-TOLERANCE = 1e-5  # of a part, relative to its largest number: rounding is far below, another formula far above
 MODEL_TOLERANCE = 3e-4  # of log-probabilities and gradients of a whole model
 TORCH = "learner.layers = 'torch' needs no compiler"
 
@@ -155,7 +154,7 @@ def _is_norm(module: nn.Module) -> bool:
         return False
     x = _numbers(PROBE_TOKENS, len(weight))
     with torch.no_grad():
-        return _is_close(_Norm.apply(x, weight.float(), epsilon), module(x))
+        return is_close(_Norm.apply(x, weight.float(), epsilon), module(x))
 
 
 def _is_gated(module: nn.Module) -> bool:
@@ -167,7 +166,7 @@ def _is_gated(module: nn.Module) -> bool:
         return False
     x = _numbers(PROBE_TOKENS, width)
     with torch.no_grad():
-        return _is_close(_gated_forward(module, x), module(x))
+        return is_close(_gated_forward(module, x), module(x))
 
 
 @cache
@@ -182,18 +181,12 @@ def _is_rotation(own: Callable) -> bool:
     except Exception:  # another function of that name
         return False
     ours = (_Rotation.apply(q, cos, sin), _Rotation.apply(k, cos, sin))
-    return all(_is_close(one, other) for one, other in zip(ours, theirs, strict=True))
+    return all(is_close(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
 def _numbers(*shape: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     return torch.randn(shape, generator=generator)
-
-
-def _is_close(one: Tensor, other: Any) -> bool:
-    if not isinstance(other, Tensor) or one.shape != other.shape:
-        return False
-    return float((one - other).abs().max()) <= TOLERANCE * max(1.0, float(other.abs().max()))
 
 
 def _answer(model: nn.Module) -> list[Tensor]:
