@@ -26,7 +26,7 @@ from tests.hostile.wrong_calls import (
     functions,
     without_wrong_calls,
 )
-from workbench.look.cells.annotated import checked, fits
+from workbench.basics.annotated import checked, fits
 from workbench.values.errors import ConfigError, DataError
 
 
@@ -219,7 +219,7 @@ def test_a_line_of_a_compiled_library_is_not_the_caller_s_own():
 @pytest.fixture
 def no_code_of_the_users(monkeypatch):
     """The functions below stand for ones of this package."""
-    monkeypatch.setattr("workbench.look.cells.annotated.own_line", lambda error: None)
+    monkeypatch.setattr("workbench.basics.annotated.own_line", lambda error: None)
 
 
 def lacking(group: wb.types.Group, rest: Any = None) -> Any:

@@ -37,6 +37,7 @@ from workbench.values.errors import WorkbenchError
 
 SECONDS = 20  # of computing
 WAITING = 8  # times as many in all, for what only waits
+LONGEST = 2 * WAITING * SECONDS  # until a process is given up
 MEGABYTES = 1_000
 CALLED = ("Callable", "TokenTexts")  # how an annotation begins of what is called
 
@@ -164,17 +165,20 @@ class DictOfOurs(dict):
 
 @dataclass(frozen=True)
 class WrongCall:
+    """`of`: the function itself; None: the public function of this name."""
+
     function: str
     argument: str
     value: str
     args: Mapping[str, Any]
+    of: Callable | None = None
 
     def __str__(self) -> str:
         return f"wb.{self.function}({self.argument} = {self.value})"
 
     def ended(self, seconds: int = SECONDS) -> str:
         """What is wrong with how it ended; "": nothing."""
-        function = getattr(wb, self.function)
+        function = self.of or getattr(wb, self.function)
         said = io.StringIO()
         before = [signal.signal(number, _late) for number in (signal.SIGPROF, signal.SIGALRM)]
         signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -259,14 +263,20 @@ def functions() -> list[str]:
     return [name for name in names if callable(getattr(wb, name))]
 
 
-def calls(right: Mapping[str, Mapping[str, Any]], names: list[str]) -> Iterator[WrongCall]:
-    """`right`: by function, arguments that are right, the required ones among them."""
+def calls(
+    right: Mapping[str, Mapping[str, Any]],
+    names: Sequence[str],
+    values: Callable[[], Mapping[str, Any]] = wrong_values,
+) -> Iterator[WrongCall]:
+    """`right`: by function, arguments that are right, the required ones among them. `values` makes the wrong ones, anew for each
+    argument: some can be used once."""
     for name in names:
-        given = right[name]
-        for argument in inspect.signature(getattr(wb, name)).parameters:
-            parameter = inspect.signature(getattr(wb, name)).parameters[argument]
+        given = dict(right[name])
+        function = given.pop(CALLED_ITSELF, None) or getattr(wb, name)
+        parameters = inspect.signature(function).parameters
+        for argument, parameter in parameters.items():
             annotation = str(parameter.annotation)
-            for words, value in wrong_values().items():
+            for words, value in values().items():
                 if value is None and parameter.default is None:
                     continue  # what it is without being given
                 if annotation.startswith(CALLED) and callable(value):
@@ -274,11 +284,11 @@ def calls(right: Mapping[str, Mapping[str, Any]], names: list[str]) -> Iterator[
                 rest = {key: part for key, part in given.items() if key != argument}
                 args = {
                     key: value if key == argument else rest[key]
-                    for key in inspect.signature(getattr(wb, name)).parameters
+                    for key in parameters
                     if key == argument or key in rest
                 }
                 clear_new(given)
-                yield WrongCall(name, argument, words, args)
+                yield WrongCall(name, argument, words, args, function)
 
 
 def clear_new(given: Mapping[str, Any]) -> None:
@@ -317,6 +327,10 @@ class Sound:
     @cached_property
     def groups(self) -> Any:
         return wb.rollout(self.session, 1, group_size=2)
+
+    @cached_property
+    def scores(self) -> Any:
+        return wb.evaluate(self.session, num_tasks=2)
 
     @cached_property
     def rollouts(self) -> Path:
@@ -366,6 +380,7 @@ def solve(task: Any, model: Any) -> str:
 
 
 NEW = "new"
+CALLED_ITSELF = "the method itself"  # among the right arguments of a method
 # Those that need neither a run nor a policy.
 CHEAP = (
     "CollectConfig Endpoint attach fresh_path load_config open_run progress result runs schema_of show_metrics show_rows tool "
@@ -383,7 +398,12 @@ RIGHT: dict[str, Callable[[Sound], dict[str, Any]]] = {
     "attach_verl": lambda at: {},
     "audit": lambda at: {"what": at.session, "tasks": 1, "attempts": 1, "syncs": 1},
     "baselines": lambda at: {"session": at.session, "num_tasks": 2},
-    "bias_bench": lambda at: {"algorithms": ["rloo"], "tasks": ["bandit-0.1"]},
+    "bias_bench": lambda at: {
+        "algorithms": ["rloo"],
+        "tasks": ["bandit-0.1"],
+        "error": 1.0,
+        "traps": False,
+    },
     "branch": lambda at: {"run": at.run, "at": "1/0/0/0"},
     "by_kind": lambda at: {"run": at.run, "key": "arms"},
     "check_env": lambda at: {"env": "bandit", "tasks": 1, "budget_s": 0.1},
@@ -477,6 +497,53 @@ RIGHT: dict[str, Callable[[Sound], dict[str, Any]]] = {
 }
 
 
+def _method(
+    of: Callable[[Sound], Any], method: str, /, **given: Any
+) -> Callable[[Sound], dict[str, Any]]:
+    return lambda at: {CALLED_ITSELF: getattr(of(at), method), **given}
+
+
+# The same of methods of what the public functions return. What groups share with tuples (an item, a sum, a comparison) ends in
+# Python's own errors, as it does of tuples.
+RIGHT_OF_METHODS: dict[str, Callable[[Sound], dict[str, Any]]] = {
+    **{
+        f"Run.{name}": _method(lambda at: at.run, name, step=1)
+        for name in (
+            "config_of credit groups lint lint_values metrics_line skipped trajectory_bytes updates".split()
+        )
+    },
+    **{
+        f"Run.{name}": _method(lambda at: at.run, name)
+        for name in ("tokens", "trajectories", "turns")
+    },
+    "Run.setting": _method(lambda at: at.run, "setting", key="seed", kinds=int),
+    "Run.evaluated": _method(lambda at: at.run, "evaluated", name="step-00000000"),
+    "Run.save": lambda at: {
+        CALLED_ITSELF: wb.show(at.run).save,
+        "path": at.folder / "view.html",
+    },
+    "RunningRun.wait": _method(lambda at: wb.attach(at.folder / "run"), "wait"),
+    "RunningRun.stop": _method(lambda at: wb.attach(at.folder / "run"), "stop"),
+    "Session.train_tasks": _method(lambda at: at.session, "train_tasks", step=1),
+    "Session.held_out_tasks": _method(lambda at: at.session, "held_out_tasks"),
+    "CreditTable.item": _method(lambda at: at.run.credit(1), "__getitem__", name="weight"),
+    "Score.pass_at": _method(lambda at: at.scores[0], "pass_at", k=1),
+    "Scores.beside": _method(lambda at: at.scores, "beside", known={}),
+    "Score.of_row": lambda at: {
+        CALLED_ITSELF: type(at.scores[0]).of_row,
+        "row": at.scores[0].row(),
+    },
+    "EditedCredit.after": _method(lambda at: wb.edit_step(at.run, 1), "after"),
+    "EditedCredit.view": _method(lambda at: wb.edit_step(at.run, 1), "view"),
+    "EditedCredit.outcome": _method(lambda at: wb.edit_step(at.run, 1), "outcome"),
+    "Linted.view": _method(lambda at: wb.lint(at.groups, session=at.session), "view"),
+    "Endpoint.stream": lambda at: {
+        CALLED_ITSELF: wb.Endpoint("http://127.0.0.1:9/v1", "x").stream,
+        "messages": [{"role": "user", "content": "x"}],
+    },
+}
+
+
 def trl_trainer() -> Any:
     """In the place of a GRPOTrainer of TRL, as far as it is looked at when a lint is attached."""
     args = SimpleNamespace(loss_type="grpo", num_generations=2)
@@ -496,32 +563,63 @@ def cheap(folder: Path) -> dict[str, dict[str, Any]]:
     return sound(folder, CHEAP)
 
 
-def in_a_child(call: WrongCall) -> str:
-    """As `ended`, in a process of its own; what takes more than MEGABYTES beside what was there is wrong, too."""
+def ends(made: Callable[[], Iterator[WrongCall]]) -> Iterator[str]:
+    """As `ended`, of each of these calls in turn, in a process apart, and another one where that ends or hangs; what takes more
+    than MEGABYTES beside what was there is wrong, too. `made` makes the same calls each time."""
+    total = sum(1 for _ in made())
+    done = 0
+    while done < total:
+        for wrong in _ends_in_a_child(lambda: itertools.islice(made(), done, None)):  # noqa: B023
+            yield wrong
+            done += 1
+        if done < total:
+            call = next(itertools.islice(made(), done, None))
+            yield f"{call}: its process ended without a word, or went on for {LONGEST} s"
+            done += 1
+
+
+def _ends_in_a_child(made: Callable[[], Iterator[WrongCall]]) -> Iterator[str]:
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
         os.setsid()
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # the peak is measured anew
-        before = _peak_mb()
         with contextlib.suppress(BaseException):
-            wrong = call.ended()
-            more = _peak_mb() - before
-            if not wrong and more > MEGABYTES:
-                wrong = f"{call}: took {more:.0f} MB"
-            os.write(writing, (wrong or "fine").encode(errors="replace")[:4000])
+            for call in made():
+                os.write(
+                    writing, (_end_with_memory(call) or "fine").encode(errors="replace") + b"\n"
+                )
         os._exit(0)
     os.close(writing)
-    with open(reading, "rb") as pipe:
-        ready = select.select([pipe], [], [], 2 * WAITING * SECONDS)[0]
-        said = pipe.read().decode() if ready else ""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    if not said:
-        return f"{call}: its process ended without a word, or went on for {2 * WAITING * SECONDS} s"
-    return "" if said == "fine" else said
+    try:
+        for line in _lines(reading):
+            yield "" if line == "fine" else line
+    finally:
+        os.close(reading)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _lines(reading: int) -> Iterator[str]:
+    """What comes out of a pipe, line by line, until it ends or nothing comes any more."""
+    held = b""
+    while select.select([reading], [], [], LONGEST)[0]:
+        more = os.read(reading, 1 << 16)
+        *whole, held = (held + more).split(b"\n")
+        yield from (line.decode() for line in whole)
+        if not more:
+            return
+
+
+def _end_with_memory(call: WrongCall) -> str:
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is measured anew
+    before = _peak_mb()
+    wrong = call.ended()
+    more = _peak_mb() - before
+    if not wrong and more > MEGABYTES:
+        wrong = f"{call}: took {more:.0f} MB"
+    return wrong.replace("\n", " ")[:4000]
 
 
 def _peak_mb() -> float:
@@ -531,28 +629,26 @@ def _peak_mb() -> float:
 
 def main(words: list[str]) -> int:
     """Every wrong call, or those of the functions that are named; after `--odd`, with the values of `odd_values` alone."""
-    odd = "--odd" in words
-    words = [word for word in words if word != "--odd"]
-    odd_ones = odd_values()
-    bad = []
-    count = 0
+    values = odd_values if "--odd" in words else wrong_values
+    names = [word for word in words if word != "--odd"]
+    bad = count = 0
     with tempfile.TemporaryDirectory() as made:
         os.chdir(made)
         os.environ["WORKBENCH_PROGRESS"] = "quiet"
         at = Sound(Path(made))
-        for name in words or sorted(RIGHT):
-            right = {name: RIGHT[name](at)}
-            count_of_it = 0
-            for call in calls(right, [name]):
-                if odd and call.value not in odd_ones:
-                    continue
-                count_of_it += 1
-                if wrong := in_a_child(call):
-                    bad.append(wrong)
-                    print(wrong, flush=True)
-            count += count_of_it
-            print(f"{name}: {count_of_it} wrong calls", file=sys.stderr, flush=True)
-    print(f"{count} wrong calls, {len(bad)} that did not end in words")
+        right_of = RIGHT | RIGHT_OF_METHODS
+        for name in names or sorted(right_of):
+            (at.folder / NEW).mkdir(exist_ok=True)
+            right = {name: right_of[name](at)}
+            ended = list(ends(lambda: calls(right, [name], values)))  # noqa: B023
+            wrong = [words for words in ended if words]
+            print(*wrong, sep="\n", end="\n" * bool(wrong), flush=True)
+            print(
+                f"{name}: {len(ended)} wrong calls, {len(wrong)} raw", file=sys.stderr, flush=True
+            )
+            count += len(ended)
+            bad += len(wrong)
+    print(f"{count} wrong calls, {bad} that did not end in words")
     return 1 if bad else 0
 
 

@@ -142,7 +142,10 @@ class NameTable(Mapping[str, Any]):
 
 def name_of(value: Any) -> str:
     """ "module:Qualname" of a class or function, or of the class of a value."""
-    named = value if hasattr(value, "__qualname__") else type(value)
+    has_name = hasattr(value, "__qualname__") and hasattr(
+        value, "__module__"
+    )  # a generator has one
+    named = value if has_name else type(value)
     return f"{named.__module__}:{named.__qualname__}"
 
 

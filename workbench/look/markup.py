@@ -16,6 +16,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from workbench.basics.annotated import checked_methods
 from workbench.look.escape import esc, visible
 from workbench.look.looks import ACCENTS, CARD, INK, PANEL, THEME
 from workbench.look.png import figure_file
@@ -121,6 +122,7 @@ def join(parts: Iterable[object]) -> Html:
     return Html("".join(part if isinstance(part, Html) else esc(part) for part in parts))
 
 
+@checked_methods
 class Page(View):
     """A view that can be saved. `drawer` draws its picture as a matplotlib figure, where that can be."""
 

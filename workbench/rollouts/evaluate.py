@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from workbench.basics.annotated import checked_methods
 from workbench.rollouts.config import GREEDY, CollectConfig
 from workbench.values import Group, Task, Trajectory, trajectories_of
-from workbench.values.errors import ConfigError, EnvError
+from workbench.values.errors import ConfigError, DataError, EnvError, shortened
 from workbench.values.seeds import seed_of
 from workbench.values.stats import (
     Difference,
@@ -38,6 +39,7 @@ MODES = ("sampled", "greedy")
 OF_RETURNS = ("reward_low", "reward_high", "reward_by_task")
 
 
+@checked_methods
 @dataclass(frozen=True, repr=False)
 class Score(Shown):
     """One policy in one mode on the held-out tasks. `n` counts tasks, `attempts` those at each. `success_low/high` is a
@@ -93,11 +95,17 @@ class Score(Shown):
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Score:
-        """The score that a report's row tells. Rows of before there were several trajectories are of one."""
-        known = {own.name: row[own.name] for own in fields(cls) if own.name in row}
-        for name in ("by_task", "reward_by_task"):
-            known[name] = tuple(row.get(name, ()))
-        return cls(**known)
+        """The score that a report's row tells. Rows of before there were several trajectories are of one. DataError for what is
+        no such row."""
+        try:
+            known = {own.name: row[own.name] for own in fields(cls) if own.name in row}
+            for name in ("by_task", "reward_by_task"):
+                known[name] = tuple(row.get(name, ()))
+            return cls(**known)
+        except TypeError as error:
+            raise DataError(
+                f"a score's row is one of `Score.row()`, got {shortened(row)}"
+            ) from error
 
     def row(self) -> dict[str, Any]:
         """JSON-able. Of several trajectories there are also `pass_at_K`, `pass_at_K_low` and `pass_at_K_high`; a row of one

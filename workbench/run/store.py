@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.basics import canonical_json
+from workbench.basics.annotated import checked_methods
 from workbench.basics.canonical_json import Lines, seal_of
 from workbench.basics.findings import LintReport
 from workbench.basics.regular_files import is_folder
@@ -99,6 +100,7 @@ def open_run(path: str | os.PathLike | Run, *, trust: bool = False) -> Run:
     return Run(with_name(path), trust=trust)
 
 
+@checked_methods
 class Run(Shown):
     """A run folder as a value to read. Every call reads what is there now, so a run that trains can be watched."""
 

@@ -40,6 +40,7 @@ from workbench.training.starting import device_of
 from workbench.training.task_choice import TaskChooser
 from workbench.values import Group, Groups, Task, Trajectory
 from workbench.values.errors import ConfigError
+from workbench.values.parts import whole
 from workbench.values.seeds import seed_of
 from workbench.values.tokens import sampling_words
 from workbench.values.view import Shown
@@ -134,7 +135,8 @@ class Session(Shown):
         """The tasks of a step: a function of (run seed, step), and with sampling.tasks of the trajectories before it; drawn plainly, a
         longer list begins with the shorter one. No held-out problem is among them, whatever the seeds."""
         own = self.config.train.tasks_per_step
-        count = own if count is None else count
+        whole("step", step)
+        count = own if count is None else whole("count", count)
         if self.chooser is not None:
             return self.chooser.choose(step, count).tasks
         return env_tasks(
@@ -417,6 +419,6 @@ def _attempts(session: Session, attempts: int | None) -> int:
 
 def _counted(name: str, count: int) -> int:
     """`count`, where a call can be asked for so many. Raises ConfigError."""
-    if not 1 <= count <= MOST_ASKED:
+    if not 1 <= whole(name, count) <= MOST_ASKED:
         raise ConfigError(f"{name} is from 1 to {MOST_ASKED:,}, got {count}")
     return count

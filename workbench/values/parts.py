@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sized
 from itertools import islice
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,15 @@ def expect(value: Any, kind: type | tuple[type, ...], what: str, words: str) -> 
     """Raises DataError unless the value is of this kind; `words` say which one that is."""
     if not is_of(value, kind):
         raise DataError(f"{what} is {words}, got {_shown(value)}")
+
+
+def whole(what: str, number: Any) -> int:
+    """The number, as Python's own. Raises DataError for what is no whole number."""
+    if type(number) is int:
+        return number
+    if not is_of(number, Integral) or is_of(number, bool):
+        raise DataError(f"{what} is a whole number, got {_shown(number)}")
+    return int(number)
 
 
 def frozen_array(values: Any, dtype: Any, what: str) -> np.ndarray:

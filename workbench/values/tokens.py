@@ -227,12 +227,12 @@ class CreditTable(Shown):
             )
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self.columns:
-            there = sorted(self.columns)
+        try:
+            return self.columns[name]
+        except Exception as error:  # no column of this name, or what is no name of anything
             raise DataError(
-                f"the credit table has no column {name!r} (not computed); it has {there}"
-            )
-        return self.columns[name]
+                f"the credit table has no column {shortened(name)} (not computed); it has {sorted(self.columns)}"
+            ) from error
 
 
 def _held(columns: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:

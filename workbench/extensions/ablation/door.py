@@ -50,7 +50,7 @@ from workbench.look.live import LiveState, LiveView, Status
 from workbench.run.store import Run, open_run
 from workbench.run.writer import FolderLock, make_folder, write_file
 from workbench.values import View
-from workbench.values.errors import ConfigError, DataError, WorkbenchError
+from workbench.values.errors import ConfigError, DataError, WorkbenchError, shortened
 from workbench.values.view import HasView
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def ask(
     tree = {"title": name, **source}
     if tree.get("notebook"):
         tree["notebook"] = str(Path(tree["notebook"]).resolve())
-    content = (json.dumps(tree, indent=1) + "\n").encode()
+    content = _as_file(tree)
     make_folder(folder)
     before = path.read_bytes() if path.is_file() else content
     write_file(path, content, replace=True)
@@ -113,6 +113,17 @@ def ask(
         # A plan that was refused does not replace the one that was not.
         write_file(path, before, replace=True)
         raise
+
+
+def _as_file(tree: Mapping[str, Any]) -> bytes:
+    """A plan that was handed over as a mapping, as its file holds it. ConfigError for what no file can hold."""
+    try:
+        return (json.dumps(tree, indent=1) + "\n").encode()
+    except Exception as error:
+        raise ConfigError(
+            f"a plan holds what a TOML file can: texts, numbers, true or false, lists and tables by name; got "
+            f"{shortened(tree)}, which ended in {type(error).__name__}: {error}"
+        ) from error
 
 
 def _asked(

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from workbench.basics.annotated import shown
 from workbench.basics.findings import Finding, LintReport
 from workbench.basics.plugins import is_named
 from workbench.chat import ChatFormat, Conversation
@@ -20,7 +21,6 @@ from workbench.engines.policy import load_tokenizer, read_pretrained
 from workbench.extensions.inspect_worlds.checks import EnvReport, check_family
 from workbench.extensions.inspect_worlds.view import env_check_view
 from workbench.extensions.inspect_worlds.words import TextPath
-from workbench.look.cells.annotated import shown
 from workbench.rollouts.config import CollectConfig
 from workbench.training.config import PRESETS, Config, load_config
 from workbench.training.sections import PolicyConfig

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from typing import Any
 
+from workbench.basics.annotated import checked, may_be_a_path, shown, unreadable
 from workbench.basics.plugins import load_named
-from workbench.look.cells.annotated import checked, may_be_a_path, shown, unreadable
 from workbench.values.errors import DataError, WorkbenchError, shortened
 
 # Kind -> (its class, the calls that fit it). A class whose module was never imported has no values.
@@ -188,7 +188,7 @@ def guarded(name: str, function: Callable) -> Callable:
         except WorkbenchError:
             raise
         except Exception as error:
-            raise unreadable(name, by_name, first, error) from error
+            raise unreadable(f"wb.{name}", by_name, first, error) from error
         if given in _RUN and name in OF_A_RUN:
             return checked(name, load_named(OF_A_RUN[name], name))(first, *others, **kwargs)
         with ExitStack() as opened:

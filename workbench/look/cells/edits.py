@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.basics.annotated import checked_methods
 from workbench.look import words
 from workbench.look.credit import credit_view, failed_view
 from workbench.look.credited import Credited
@@ -64,6 +65,7 @@ class Outcome:
     credited: Credited
 
 
+@checked_methods
 class EditedCredit(HasView):
     """The credit of a batch under edits. `outcome()` has the arrays, `view()` the picture of the batch as it was collected,
     `after(...)` the picture of an edit.

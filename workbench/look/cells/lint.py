@@ -20,6 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.basics.annotated import checked_methods
 from workbench.basics.extensions import service
 from workbench.basics.findings import HasReport, LintReport, together
 from workbench.engines.recorder import Journal
@@ -77,6 +78,7 @@ OF_TRAJECTORIES = (
 )
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False, repr=False)
 class Linted(HasReport):
     """A report with the rollouts it is about, so that it can show the tokens. Shows itself."""

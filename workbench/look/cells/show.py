@@ -53,7 +53,8 @@ def _view_maker(value: Any) -> Callable[..., View]:
     """What makes the view of a value, without its options."""
     if isinstance(value, View):
         return lambda: value
-    view = getattr(value, "view", None)
+    # Of an array or a tensor, `view` is the same numbers in another shape.
+    view = None if hasattr(type(value), "tolist") else getattr(value, "view", None)
     if view is not None:
         return view if callable(view) else lambda: view
     if type(value) in (list, tuple):

@@ -21,14 +21,15 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral, Number, Rational, Real
+from numbers import Integral, Number, Real
 from pathlib import Path
 from typing import Any
 
 from workbench.basics.settings import MOST_WHOLE
 from workbench.values.errors import DataError, WorkbenchError, own_line, shortened, where_raised
 
-_LIBRARY = sys.stdlib_module_names - {"types", "unittest"}
+# Whose values are no stand-ins for ours: Python's own library, and those of numbers and tables.
+_LIBRARY = (sys.stdlib_module_names - {"types", "unittest"}) | {"numpy", "pandas", "torch"}
 LONGEST_NAME = 255  # bytes of a file's name
 _ANYTHING = (Any, object, typing.Hashable)
 _UNIONS = (typing.Union, types.UnionType)
@@ -36,24 +37,26 @@ _HELD = (str, bytes, bytearray, Number, list, tuple, dict, set, frozenset)
 
 
 def checked(name: str, function: Callable) -> Callable:
-    """The public function `name`, which refuses arguments that are not what it says it takes (DataError)."""
+    """The public function `name`, or the method `Class.name`, which refuses arguments that are not what it says it takes
+    (DataError)."""
     signature = inspect.signature(function)
+    name = name if "." in name else f"wb.{name}"
+    hints = _Hints(function)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         for parameter, value in _given(signature, dict(bound.arguments)):
             annotation = signature.parameters[parameter].annotation
-            hint = _hint(function, annotation)
+            hint = hints.of(annotation)
+            wanted = f"{name} takes {parameter} as {_words(annotation)}"
             try:
                 right = fits(value, hint)
-                as_ours = _python_s_own(value, hint) if right else value
+                as_ours = _as_ours(value, hint, wanted) if right else value
             except Exception as error:
                 raise unreadable(name, parameter, value, error) from error
             if not right:
-                raise DataError(
-                    f"wb.{name} takes {parameter} as {_words(annotation)}, got {shown(value)}"
-                )
+                raise DataError(f"{wanted}, got {shown(value)}")
             if bound.arguments[parameter] is value:
                 bound.arguments[parameter] = as_ours
         try:
@@ -62,10 +65,22 @@ def checked(name: str, function: Callable) -> Callable:
             if isinstance(error, WorkbenchError) or own_line(error):
                 raise
             if handed := _what_it_was(error, bound.arguments):
-                raise DataError(f"wb.{name} was handed {handed}") from error
+                raise DataError(f"{name} was handed {handed}") from error
             raise
 
     return call
+
+
+def checked_methods(cls: type) -> type:
+    """The class, whose public methods that take something refuse what they do not take, as `checked` functions do."""
+    for name, member in list(vars(cls).items()):
+        function = getattr(member, "__func__", member)  # of a class method
+        if name[0] == "_" or not inspect.isfunction(function):
+            continue
+        if len(inspect.signature(function).parameters) > 1:  # `self` is one
+            guarded = checked(f"{cls.__name__}.{name}", function)
+            setattr(cls, name, guarded if function is member else type(member)(guarded))
+    return cls
 
 
 def _what_it_was(error: Exception, arguments: Mapping[str, Any]) -> str:
@@ -87,7 +102,7 @@ def unreadable(name: str, parameter: str, value: Any, error: Exception) -> DataE
     """What is said of an argument that raises when it is looked at: its class has a method that does, or it refers to
     something that is gone, or its numbers are nowhere."""
     return DataError(
-        f"wb.{name} cannot look at {parameter} = {shown(value)}: that ended in {type(error).__name__}: {error}"
+        f"{name} cannot look at {parameter} = {shown(value)}: that ended in {type(error).__name__}: {error}"
     )
 
 
@@ -110,23 +125,42 @@ def _given(signature: inspect.Signature, arguments: dict[str, Any]) -> Iterable[
 
 
 class _Names(dict):
-    """What the names in an annotation stand for."""
+    """What the names in an annotation stand for. `is_final`: all are known, so that it stands for the same always."""
 
     def __init__(self, function: Callable) -> None:
         super().__init__(vars(builtins) | inspect.unwrap(function).__globals__)
+        self.is_final = True
 
     def __missing__(self, name: str) -> Any:
+        self.is_final = False
         for module in ("workbench.run.store", "workbench.training.session", "workbench.values"):
             if hasattr(sys.modules.get(module), name):
                 return getattr(sys.modules[module], name)
         return Any
 
 
-def _hint(function: Callable, annotation: Any) -> Any:
-    if not isinstance(annotation, str):
-        return annotation if annotation is not inspect.Parameter.empty else Any
+class _Hints:
+    """What the annotations of a function say, each read once."""
+
+    def __init__(self, function: Callable) -> None:
+        self._function = function
+        self._known: dict[str, Any] = {}
+
+    def of(self, annotation: Any) -> Any:
+        if not isinstance(annotation, str):
+            return annotation if annotation is not inspect.Parameter.empty else Any
+        if annotation not in self._known:
+            names = _Names(self._function)
+            hint = _evaluated(annotation, names)
+            if not names.is_final:
+                return hint
+            self._known[annotation] = hint
+        return self._known[annotation]
+
+
+def _evaluated(annotation: str, names: _Names) -> Any:
     try:
-        return eval(annotation, {"__builtins__": {}}, _Names(function))
+        return eval(annotation, {"__builtins__": {}}, names)
     except (TypeError, AttributeError, SyntaxError):
         return Any
 
@@ -156,9 +190,7 @@ def _fits_as_it_is(value: Any, hint: Any) -> bool:
     if origin in _ANYTHING or not isinstance(origin, type):
         return True
     if getattr(origin, "_is_protocol", False):
-        names = [name for name in (*origin.__annotations__, *vars(origin)) if name[0] != "_"]
-        some = any if _is_foreign(value) else all
-        return not names or some(hasattr(value, name) for name in names)
+        return _fits_protocol(value, origin)
     if origin is int:
         return _is_number(value, Integral) and abs(value) <= MOST_WHOLE
     if origin is float:
@@ -172,6 +204,25 @@ def _fits_as_it_is(value: Any, hint: Any) -> bool:
     if not isinstance(value, origin):
         return _is_ours(origin) and _is_foreign(value)
     return _parts_fit(value, origin, inner)
+
+
+def _fits_protocol(value: Any, protocol: type) -> bool:
+    """Whether it has what a protocol names (some of it, where it is of a class of the user's), its texts and numbers of the
+    right kind: a mock has everything, and nothing of it ends."""
+    names = [name for name in (*protocol.__annotations__, *vars(protocol)) if name[0] != "_"]
+    some = any if _is_foreign(value) else all
+    if names and not some(hasattr(value, name) for name in names):
+        return False
+    own = {name: getattr(value, name) for name in _plain_parts(protocol) if hasattr(value, name)}
+    return all(fits(part, _plain_parts(protocol)[name]) for name, part in own.items())
+
+
+@functools.cache
+def _plain_parts(protocol: type) -> dict[str, type]:
+    """The attributes that a protocol annotates as a text or a number, with their types."""
+    plain = {kind.__name__: kind for kind in (str, int, float, bool)}
+    by_name = protocol.__annotations__.items()
+    return {name: plain[hint] for name, hint in by_name if hint in plain}
 
 
 def _is_text(value: str) -> bool:
@@ -215,18 +266,54 @@ def _is_foreign(value: Any) -> bool:
     return not (_is_plain(value) or _is_ours(type(value)))
 
 
+class _AsManyAsItSays(Sequence):
+    """A sequence of a class of the user's, which may make its parts when they are asked for: no more of them are asked for
+    than it says it has, and one that does not fit is refused (DataError) as it comes."""
+
+    def __init__(self, inside: Sequence, hint: Any, wanted: str) -> None:
+        self._inside = inside
+        self._hint = hint
+        self._wanted = wanted
+
+    def __len__(self) -> int:
+        return len(self._inside)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        part = self._inside[index]
+        if not _part_fits(part, self._hint):
+            raise DataError(f"{self._wanted}, got {shown(part)} in it")
+        return part
+
+
+def _parts_asked(hint: Any) -> Any:
+    """What an annotation, or one of its choices, says of the parts of a `Sequence`; None: it says `Sequence` nowhere."""
+    origin = typing.get_origin(hint) or hint
+    if origin in _UNIONS:
+        asked = map(_parts_asked, typing.get_args(hint))
+        return next((parts for parts in asked if parts is not None), None)
+    return (typing.get_args(hint) or (Any,))[0] if origin is Sequence else None
+
+
+def _as_ours(value: Any, hint: Any, wanted: str) -> Any:
+    """An argument that fits, as a function of this package takes it. `wanted`: what is said where a part of it does not fit."""
+    if isinstance(value, Sequence) and _is_foreign(value):
+        parts = _parts_asked(hint)
+        return value if parts is None else _AsManyAsItSays(value, parts, wanted)
+    return _python_s_own(value, hint)
+
+
 def _python_s_own(value: Any, hint: Any) -> Any:
     """An argument that fits, as Python's own text, number or list: views and files know no others."""
     if not _fits_as_it_is(value, hint):
         return value.tolist()
     kind = next((kind for kind in (str, int, float) if isinstance(value, kind)), None)
-    if (
-        kind is None
-        and isinstance(value, Rational)
-        and not isinstance(value, Integral)
-        and hint not in _ANYTHING
-    ):
-        return float(value)  # a fraction fits a float, and no format writes it as one
+    if kind is None and isinstance(value, Real) and hint not in _ANYTHING:
+        # A fraction, a number of numpy's: no format writes it as one, and it is no instance of Python's.
+        return int(value) if isinstance(value, Integral) else float(value)
     if kind is None or isinstance(value, bool):
         return value
     return kind.__getnewargs__(value)[0]
@@ -243,10 +330,11 @@ def _package_of(kind: type) -> str:
 
 def _parts_fit(value: Any, origin: type, inner: tuple[Any, ...]) -> bool:
     if issubclass(origin, Mapping) and len(inner) == 2:
-        return all(
-            fits(key, inner[0]) and _part_fits(part, inner[1]) for key, part in value.items()
-        )
-    if issubclass(origin, tuple) or not issubclass(origin, Sequence) or not inner:
+        some = itertools.islice(value.items(), len(value))  # as many as it says it has
+        return all(fits(key, inner[0]) and _part_fits(part, inner[1]) for key, part in some)
+    if issubclass(origin, tuple) and inner and inner[-1] is not Ellipsis:
+        return len(value) == len(inner) and all(map(_part_fits, value, inner))
+    if not issubclass(origin, Sequence) or not inner:
         return True
     if isinstance(value, (str, bytes)):
         return isinstance(value, str) and inner[0] is str
