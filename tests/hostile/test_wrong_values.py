@@ -14,7 +14,7 @@ import workbench as wb
 from tests.hostile.odd_values import EndlessList, an_empty_trajectory
 from tests.hostile.wrong_calls import wrong_values
 from workbench.values.errors import DataError, WorkbenchError
-from workbench.values.parts import as_parts
+from workbench.values.parts import as_parts, whole
 
 types = wb.types
 MESSAGE = types.Message("user", "x")
@@ -147,6 +147,33 @@ def test_parts_are_looked_at_one_by_one_and_the_first_wrong_one_is_named():
     assert as_parts(iter([turn]), types.Turn, "the turns") == (turn,)  # negative control
 
 
+class EndlessGroups(EndlessList):
+    def __getitem__(self, place: Any) -> Any:
+        return types.Group((an_empty_trajectory(),))
+
+
 def test_a_sequence_without_end_is_compared_as_far_as_it_says_it_goes():
-    assert wb.groups_equal(EndlessList(), EndlessList())
-    assert not wb.groups_equal([], EndlessList()) and not wb.groups_equal(EndlessList(), ())
+    assert wb.groups_equal(EndlessGroups(), EndlessGroups())
+    assert not wb.groups_equal([], EndlessGroups()) and not wb.groups_equal(EndlessGroups(), ())
+    with pytest.raises(DataError, match=r"takes a as Sequence\[Group\], got 'x' \(str\) in it"):
+        wb.groups_equal(EndlessList(), [])
+
+
+def test_a_column_of_credit_is_asked_for_by_its_name():
+    table = types.CreditTable(1, 0, {"weight": np.zeros(1)})
+    assert table["weight"].tolist() == [0.0]
+    for wrong in ("advantage", 5, ["weight"], None):
+        with pytest.raises(DataError, match=r"no column .* it has \['weight'\]"):
+            table[wrong]
+
+
+@pytest.mark.parametrize(("number", "right"), [(3, 3), (np.int64(3), 3), (np.uint8(0), 0)])
+def test_a_whole_number_is_handed_on_as_python_s_own(number, right):
+    made = whole("a step", number)
+    assert type(made) is int and made == right
+
+
+@pytest.mark.parametrize("wrong", [True, 0.5, "3", None, [3]])
+def test_what_is_no_whole_number_is_refused_by_what_it_is_for(wrong):
+    with pytest.raises(DataError, match="a step is a whole number, got "):
+        whole("a step", wrong)

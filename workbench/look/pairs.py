@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from workbench.basics.annotated import checked_methods
 from workbench.look import doc, words
 from workbench.look.escape import capped
 from workbench.look.html import view_from
@@ -118,6 +119,7 @@ class Pair(Shown):
         return view_from(*parts)
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False, repr=False)
 class PairedGroups(Shown):
     """Pairs in task order. `names` of both sides; `left_out`: tasks that only one of them attempted."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from workbench.basics.annotated import checked_methods
 from workbench.basics.evenly import evenly
 from workbench.look import doc, words
 from workbench.look.figures import Plot, Trace
@@ -67,6 +68,7 @@ class GroupSpread(NamedTuple):
         return cls(step, task, len(rewards), mean, std, flat_side(outcomes))
 
 
+@checked_methods
 @dataclass(frozen=True, repr=False)
 class RunSpread(Shown):
     """Every group of the steps that were read, in order.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from workbench.basics.annotated import checked_methods
 from workbench.basics.evenly import evenly
 from workbench.look import doc, words
 from workbench.look.figures import Plot, Trace
@@ -53,6 +54,7 @@ class KindRecord(NamedTuple):
     won: int
 
 
+@checked_methods
 @dataclass(frozen=True, repr=False)
 class ByKind(Shown):
     """Success by kind of task.

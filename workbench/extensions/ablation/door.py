@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.basics.annotated import checked_methods
 from workbench.basics.canonical_json import check_name
 from workbench.extensions.ablation.cells import ArmTable, read_table
 from workbench.extensions.ablation.declared import declare, held_against
@@ -249,6 +250,7 @@ class WatchedGrid:
         )
 
 
+@checked_methods
 class Ablation(HasView):
     """An ablation and its folder; `ablate` makes it. Shows itself: the plan before anything ran, where its jobs stand
     while they run, its table at the end. Whatever it tells is read from the folder anew."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from workbench.basics.annotated import checked_methods
 from workbench.extensions.branching.continuations import (
     continuations,
     refuse_what_cannot_be_restored,
@@ -92,6 +93,7 @@ class Branch:
         return credited * measured.mean <= 0
 
 
+@checked_methods
 @dataclass(frozen=True, repr=False)
 class BranchedTrajectory(Shown):
     """The turns of a trajectory that were branched, in order.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from workbench.basics.annotated import checked_methods
 from workbench.basics.evenly import evenly
 from workbench.extensions.collapse.probes import ProbeRecord, probes_of
 from workbench.extensions.collapse.step_signals import (
@@ -87,6 +88,7 @@ PANELS: tuple[tuple[str, dict[str, str]], ...] = (
 )
 
 
+@checked_methods
 @dataclass(frozen=True, repr=False)
 class RunSignals(Shown):
     """The signals of a run that may warn of a collapse, and its success on the fixed probe set.

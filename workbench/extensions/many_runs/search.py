@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.basics.annotated import checked_methods
 from workbench.extensions.many_runs.table import runs as runs_in
 from workbench.look import doc, words
 from workbench.look.cells.explore import Navigator
@@ -68,6 +69,7 @@ class Match:
         }
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False, repr=False)
 class MatchTable(Shown):
     """What a search found: the first of them, and how many more there were."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from workbench.basics.annotated import checked_methods
 from workbench.extensions.many_runs.facts import (
     POLICIES,
     RunFacts,
@@ -52,6 +53,7 @@ NEXT = (
 )
 
 
+@checked_methods
 class Runs(ShownTuple[Run]):
     """Runs in order. As the last line of a cell: a table to sort, filter and group; where there is no kernel, the same rows."""
 
@@ -285,6 +287,7 @@ class RunGroup:
         return len(known), mean, std
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False, repr=False)
 class RunGroups(Shown):
     """Runs put together by settings: `groups` in the order in which their first runs came."""

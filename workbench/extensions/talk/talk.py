@@ -24,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from workbench.basics.annotated import checked_methods
 from workbench.engines.endpoint import Endpoint
 from workbench.extensions.talk.events import (
     STOPPED,
@@ -106,6 +107,7 @@ def _opened(
     return source, source.config
 
 
+@checked_methods
 class Talk(HasView):
     """A person's questions to one policy. `exchanges` are all of them so far. One question at a time."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from workbench.basics.annotated import checked_methods
 from workbench.learn.batch import Batch
 from workbench.look import doc, words
 from workbench.look.html import view_from
@@ -67,6 +68,7 @@ class MaskDamage:
     missed: int
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False, repr=False)
 class Retokenized(HasView):
     """Every sampled turn beside the ids that its text gives, what the recorded mask would mark in the result, and the

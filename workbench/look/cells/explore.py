@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from workbench.basics.annotated import checked_methods
 from workbench.look import doc
 from workbench.look.cells.explored import Answers, NavigatorReply
 from workbench.look.cells.place import place_view
@@ -55,6 +56,7 @@ MOST_SAVED = 200_000_000  # bytes of one page
 MOST_PAIRS = 64  # tasks that training won or lost whose trajectories a page holds
 
 
+@checked_methods
 class Navigator(HasView):
     """Runs to walk through. As the last line of a cell it is a widget, and where there is no kernel a picture of the place where
     it was. `at` is where it is now, in words that `workbench show RUN --at` and `wb.explore(run, at=...)` take."""

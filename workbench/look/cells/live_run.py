@@ -25,6 +25,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, Any
 
+from workbench.basics.annotated import checked_methods
 from workbench.basics.beside import SAFE
 from workbench.basics.regular_files import MOST_SETTINGS_BYTES, parse_json, read_regular
 from workbench.look import progress, text_view
@@ -57,6 +58,7 @@ from workbench.values.errors import DataError, LearnerError, MissingNameError, S
 LOOK_S = 1.0  # between two looks at the folder while waiting
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class RunningRun:
     """A run and the process that trains it. It shows itself: as the last line of a cell it is followed live.
