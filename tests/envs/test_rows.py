@@ -206,6 +206,22 @@ def test_files_of_every_kind_hold_the_same_rows(tmp_path):
     assert read(tmp_path / "a.parquet", ("answer",))[2] == ("", {"answer": "3"})
 
 
+def test_a_folder_that_is_none_of_rows_is_not_looked_through_to_its_end(tmp_path, monkeypatch):
+    for number in range(3):
+        (tmp_path / f"{number}.jsonl").write_text('{"a": 1}\n')
+    assert len(files_of(tmp_path)) == 3  # negative control
+    monkeypatch.setattr(row_files, "MOST_IN_FOLDER", 2)
+    with pytest.raises(DataError, match="holds more than 2 files and folders: expected a folder"):
+        files_of(tmp_path)
+
+    def gone(*_):
+        raise FileNotFoundError("/proc/5 is gone")
+
+    monkeypatch.setattr(Path, "rglob", gone)
+    with pytest.raises(DataError, match="cannot be looked through for files of rows: /proc/5"):
+        files_of(tmp_path)
+
+
 def test_folders_that_datasets_wrote(tmp_path):
     datasets = pytest.importorskip("datasets")
     whole = datasets.Dataset.from_list(ROWS)

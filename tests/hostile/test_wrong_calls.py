@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+from unittest.mock import MagicMock
 
 import numpy as np
 import pandas as pd
@@ -16,9 +17,11 @@ import torch
 import workbench as wb
 from tests.hostile.odd_values import odd_values
 from tests.hostile.wrong_calls import (
+    CALLED_ITSELF,
     CHEAP,
     NEW,
     RIGHT,
+    RIGHT_OF_METHODS,
     Sound,
     WrongCall,
     calls,
@@ -26,7 +29,7 @@ from tests.hostile.wrong_calls import (
     functions,
     without_wrong_calls,
 )
-from workbench.basics.annotated import checked, fits
+from workbench.basics.annotated import checked, checked_methods, fits
 from workbench.values.errors import ConfigError, DataError
 
 
@@ -44,16 +47,35 @@ def at(tmp_path_factory):
     return Sound(tmp_path_factory.mktemp("sound"))
 
 
+# Public functions that need a run or a policy, and methods of what they return: of these the odd values are tried.
+OF_A_RUN = (
+    "ablate agents audit bias_bench groups_equal play retokenize rollout show show_calls show_counts show_estimators "
+    "show_mask_switches show_masks train_here tune_in warm_start"
+).split()
+
+
+@pytest.mark.parametrize("name", [*OF_A_RUN, *RIGHT_OF_METHODS])
+def test_odd_values_end_in_words_where_a_run_is_needed(at, name, monkeypatch):
+    monkeypatch.chdir(at.folder)
+    monkeypatch.setenv("WORKBENCH_PROGRESS", "quiet")
+    (at.folder / NEW).mkdir(exist_ok=True)
+    tried = list(calls({name: (RIGHT | RIGHT_OF_METHODS)[name](at)}, [name], odd_values))
+    assert len(tried) > 100
+    assert [wrong for call in tried if (wrong := call.ended())] == []
+
+
+def test_negative_control_a_method_without_its_door_is_noticed(at):
+    updates = type(at.run).updates.__wrapped__.__get__(at.run)
+    tried = calls({"Run.updates": {CALLED_ITSELF: updates}}, ["Run.updates"], odd_values)
+    assert sum(bool(call.ended()) for call in tried) > 20
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", sorted(RIGHT))
 def test_all_wrong_calls_end_in_words(at, name, monkeypatch):
     monkeypatch.chdir(at.folder)
     (at.folder / NEW).mkdir(exist_ok=True)
-    right = {name: RIGHT[name](at)}
-    # Odd values are tried above, on what needs no run. Functions that need one are not guarded against all of them:
-    # `python -m tests.hostile.wrong_calls --odd NAME` says against which.
-    odd = odd_values()
-    tried = [call for call in calls(right, [name]) if call.value not in odd]
+    tried = list(calls({name: RIGHT[name](at)}, [name]))
     assert len(tried) > 10
     assert [wrong for call in tried if (wrong := call.ended())] == []
 
@@ -133,11 +155,123 @@ BUILT_ON = [*map(built_on, (str, bytes, int, float, list, tuple, dict, set, froz
         (wb.types.Group, [], [made("x") for made in BUILT_ON]),
         (wb.types.Group, [], [np.zeros(2), pd.Series([1]), torch.zeros(2), np.str_("x")]),
         (Sequence[str], [range(0)], [range(10**12)]),
+        (tuple[str, int], [("x", 1), ("x", np.int64(1))], [(), ("x",), ("x", "y"), ["x", 1]]),
+        (tuple[int | str, ...], [(), (1, "x")], [(None,), (0.5, 1), [1]]),
+        (Mapping[tuple[int, int], float], [{(0, 1): 0.5}, {}], [{0: 0.5}, {(0,): 0.5}]),
+        (wb.types.Group, [], [pd.NaT, pd.NA, torch.nn.Linear(1, 1), pd.DataFrame()]),
     ],
 )
 def test_an_argument_fits_or_does_not(hint, right, wrong):
     assert [value for value in right if not fits(value, hint)] == []
     assert [value for value in wrong if fits(value, hint)] == []
+
+
+class Endless(Sequence):
+    """It says that it has two parts, gives as many as are asked for, and remembers which those were."""
+
+    def __init__(self, part: Any) -> None:
+        self.part = part
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, place: int) -> Any:
+        self.asked.append(place)
+        return self.part
+
+
+def test_what_holds_none_is_none_of_what_may_be_left_out():
+    for wrong in (np.datetime64("NaT"), np.array(None, dtype=object)):
+        with pytest.raises(DataError, match=r"wb\.function takes values as "):
+            checked("function", taking)(wrong)
+    assert checked("function", taking)(None)[0] is None  # negative control
+
+
+class Loud(int):
+    def __repr__(self) -> str:
+        return "\x1b[2J"
+
+    __format__ = __str__ = lambda self, *_: repr(self)
+
+
+def taking(values: Sequence[wb.types.Group] | int | None, rest: Any = None) -> Any:
+    return values, rest
+
+
+def test_a_sequence_of_the_users_is_asked_for_as_many_parts_as_it_says_it_has():
+    own = Endless(Mine())
+    taken, rest = checked("function", taking)(own, own)
+    assert own.asked == []  # it may make its parts when they are asked for
+    assert [*taken] == [own.part, own.part] == taken[:] and taken[-1] is own.part
+    assert len(taken) == 2 and set(own.asked) == {0, 1, -1}
+    with pytest.raises(IndexError):
+        taken[2]
+    assert rest is own  # negative control: where anything is asked for it is handed on
+
+
+def test_a_part_that_does_not_fit_is_refused_when_it_comes():
+    taken, _ = checked("function", taking)(Endless("x"))
+    with pytest.raises(
+        DataError, match=r"^wb\.function takes values as Sequence.*, got 'x' \(str\) in"
+    ):
+        list(taken)
+    groups = wb.types.Groups([])
+    assert checked("function", taking)(groups)[0] is groups
+
+
+@pytest.mark.parametrize("count", [np.int64(3), np.uint8(3), np.array(3), Loud(3)], ids=type)
+def test_a_whole_number_of_any_kind_is_a_number_where_a_list_may_be_too(count):
+    assert type(checked("function", taking)(count)[0]) is int
+
+
+class Named(Protocol):
+    name: str
+
+    def task(self, task_seed: int) -> Any: ...
+
+
+def of_a_class(**members: Any) -> Any:
+    return type("Own", (), {"__module__": "mine", **members})()
+
+
+def test_what_a_protocol_names_is_of_the_right_kind_where_it_is_there():
+    for right in (of_a_class(name="x"), of_a_class(task=print), of_a_class(name="x", task=print)):
+        assert fits(right, Named)
+    for wrong in (MagicMock(), of_a_class(name=5, task=print), of_a_class(), "x", None):
+        assert not fits(wrong, Named)
+
+
+class Shelf:
+    @property
+    def size(self) -> int:
+        return 3
+
+    def item(self, place: int) -> int:
+        return place
+
+    def _own(self, place: int) -> int:
+        return place
+
+    @classmethod
+    def of(cls, parts: Sequence[str]) -> Sequence[str]:
+        return parts
+
+    def clear(self) -> str:
+        return "clear"
+
+
+def test_methods_look_at_their_arguments_as_functions_do():
+    shelf = checked_methods(type("Shelf", (Shelf,), dict(vars(Shelf))))()
+    assert shelf.item(np.int64(3)) == 3 and shelf.of(["x"]) == ["x"] and shelf.size == 3
+    assert shelf.clear() == "clear" and shelf._own("x") == "x"
+    with pytest.raises(DataError, match=r"^Shelf\.item takes place as int, got 'x' \(str\)"):
+        shelf.item("x")
+    with pytest.raises(
+        DataError, match=r"^Shelf\.of takes parts as Sequence\[str\], got 5 \(int\)"
+    ):
+        shelf.of(5)
+    assert Shelf().item("x") == "x"  # negative control
 
 
 ARRAYS = [np.array([0.5, 1.0]), pd.Series([0.5, 1.0], index=[7, 3]), torch.tensor([0.5, 1.0])]
@@ -184,13 +318,6 @@ def test_scalars_of_arrays_are_taken_as_python_s_own_and_arrays_stay_where_they_
     assert flag is True and type(number) is float and as_asked is array and rest is array
     with pytest.raises(DataError, match=r"wb\.function takes flag as bool"):
         door(np.int64(1), 0.5, 3, array, None)
-
-
-class Loud(int):
-    def __repr__(self) -> str:
-        return "\x1b[2J"
-
-    __format__ = __str__ = lambda self, *_: repr(self)
 
 
 def test_a_number_of_another_class_is_handed_on_as_python_s_own():

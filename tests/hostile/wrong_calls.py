@@ -487,6 +487,7 @@ RIGHT: dict[str, Callable[[Sound], dict[str, Any]]] = {
         "tasks": 1,
         "attempts": 1,
         "turns": 1,
+        "trials": {},
     },
     "warm_start": lambda at: {
         "policy": "frozenlake-tiny",

@@ -175,7 +175,10 @@ def fits(value: Any, hint: Any) -> bool:
     if _fits_as_it_is(value, hint):
         return True
     listed = getattr(value, "tolist", None)
-    return callable(listed) and _fits_as_it_is(listed(), hint)
+    held = listed() if callable(listed) else None
+    return held is not None and _fits_as_it_is(
+        held, hint
+    )  # a date that is none holds None, and is none
 
 
 def _fits_as_it_is(value: Any, hint: Any) -> bool:

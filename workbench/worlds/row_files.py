@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,6 +30,7 @@ MOST_ROW_BYTES = (
 )
 MOST_BYTES = 2 << 30  # of all rows of a file
 MOST_ROWS = 5_000_000
+MOST_IN_FOLDER = 100_000  # files and folders below one that is named
 _BATCH = 1_000  # rows of a columnar file in memory at a time
 TEXT_FORMATS = (".jsonl", ".json", ".gz")
 TABLES = {".csv": ",", ".tsv": "\t"}
@@ -202,11 +204,26 @@ def _files_in(folder: Path) -> list[tuple[Path, str]]:
     if (folder / "state.json").is_file():
         return _saved(folder)
     files = []
-    for path in sorted(folder.rglob("*")):
+    for path in _all_in(folder):
         if path.suffix in SUFFIXES and path.is_file():
             name = path.relative_to(folder)
             files.append((_inside(folder, str(name)), _split_named(name)))
     return files
+
+
+def _all_in(folder: Path) -> list[Path]:
+    """Whatever lies in a folder and below it, in order. DataError where that is too much to be a folder of rows, or cannot be
+    looked through."""
+    try:
+        found = sorted(islice(folder.rglob("*"), MOST_IN_FOLDER + 1))
+    except OSError as error:
+        raise DataError(f"{folder} cannot be looked through for files of rows: {error}") from error
+    if len(found) > MOST_IN_FOLDER:
+        raise DataError(
+            f"{folder} holds more than {MOST_IN_FOLDER:,} files and folders: expected a folder of rows; name the one that "
+            "they lie in, or the files"
+        )
+    return found
 
 
 def _saved(folder: Path) -> list[tuple[Path, str]]:
