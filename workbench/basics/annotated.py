@@ -176,9 +176,8 @@ def fits(value: Any, hint: Any) -> bool:
         return True
     listed = getattr(value, "tolist", None)
     held = listed() if callable(listed) else None
-    return held is not None and _fits_as_it_is(
-        held, hint
-    )  # a date that is none holds None, and is none
+    # A date of numpy's that is none holds None, and is not what may be left out.
+    return held is not None and _fits_as_it_is(held, hint)
 
 
 def _fits_as_it_is(value: Any, hint: Any) -> bool:

@@ -215,15 +215,15 @@ def _all_in(folder: Path) -> list[Path]:
     """Whatever lies in a folder and below it, in order. DataError where that is too much to be a folder of rows, or cannot be
     looked through."""
     try:
-        found = sorted(islice(folder.rglob("*"), MOST_IN_FOLDER + 1))
+        entries = sorted(islice(folder.rglob("*"), MOST_IN_FOLDER + 1))
     except OSError as error:
         raise DataError(f"{folder} cannot be looked through for files of rows: {error}") from error
-    if len(found) > MOST_IN_FOLDER:
+    if len(entries) > MOST_IN_FOLDER:
         raise DataError(
             f"{folder} holds more than {MOST_IN_FOLDER:,} files and folders: expected a folder of rows; name the one that "
             "they lie in, or the files"
         )
-    return found
+    return entries
 
 
 def _saved(folder: Path) -> list[tuple[Path, str]]:
