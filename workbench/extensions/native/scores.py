@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from workbench.extensions.native.kernel import SCORES, kernel
+from workbench.extensions.native.trials import is_close
 from workbench.learn.microbatch import TokenScores, output_head, scored
 
 # Logits of a piece, as numbers. What is made of as many by torch (`microbatch.LOGITS_AT_ONCE`) has four such arrays.
 AT_ONCE = 36_000_000
 TRIED = (5, 12, 37)  # tokens, hidden size and vocabulary of the trial
-TOLERANCE = 1e-5  # relative to the largest number
 
 
 def score_by_kernel(model: nn.Module) -> bool:
@@ -130,10 +130,7 @@ def _agrees() -> bool:
     with torch.enable_grad():
         ours = answer(TokenScores(*_Scores.apply(states, weight, ids)))
         theirs = answer(scored(states @ weight.T, ids, "gradient"))
-    return all(
-        float((one - other).abs().max()) <= TOLERANCE * max(1.0, float(other.abs().max()))
-        for one, other in zip(ours, theirs, strict=True)
-    )
+    return all(is_close(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
 # ------------------------------------------------------------------------------------------ calls of the kernel
