@@ -91,6 +91,7 @@ def bias_report(text: str) -> SimpleNamespace:
         rows=tuple(rows),
         traps=traps,
         faults=(f"a fault {text}",),
+        notes=(f"a note {text}",),
         curves=curves,
         lagged=lagged_rows(text),
         passed=False,
@@ -153,7 +154,9 @@ def other_views(text: str) -> dict[str, Callable[[], object]]:
         "arm curves": lambda: show_arm_curves(arms.table()),
         "bias": lambda: show_bias(bias_report(text)),
         "bias, empty": lambda: show_bias(
-            SimpleNamespace(rows=(), traps=(), faults=(), curves=(), lagged=(), passed=True)
+            SimpleNamespace(
+                rows=(), traps=(), faults=(), notes=(), curves=(), lagged=(), passed=True
+            )
         ),
         "status": lambda: status.view(),
         "live": lambda: live_view(status, rows, beside, hint=f"hint {text}"),

@@ -27,10 +27,10 @@ from workbench.engines.cohort_runner import CohortRunner
 from workbench.engines.slot_runner import SlotRunner
 from workbench.extensions.profile.sections import Sections
 from workbench.extensions.profile.table import PREFIX, profile_table
+from workbench.learn import update
 from workbench.learn.learner import Learner
-from workbench.learn.microbatch import output_head
+from workbench.learn.microbatch import MicroBatch, output_head
 from workbench.learn.optimizer import TrainedWeights
-from workbench.learn.update import GradientPass
 from workbench.run.recording import RunWriter
 from workbench.training import ahead, loop, step
 from workbench.training.session import Session
@@ -116,7 +116,7 @@ class _Profile(ExitStack):
         self._replace(CohortRunner, "_pass", self._passing_cohort)
         self._section(Learner, "update", "update")
         self._section(Learner, "logprobs", "logprobs", "update")
-        self._replace(GradientPass, "_scores", self._scoring)
+        self._replace(update, "token_scores", self._scoring)
         self._section(Accelerator, "backward", "backward", "update")
         for name in ("grad_norm", "scale_down", "step"):
             self._section(TrainedWeights, name, "optimizer", "update")
@@ -139,13 +139,15 @@ class _Profile(ExitStack):
         return noted
 
     def _scoring(self, straight: Callable) -> Callable:
-        def noted(gradients: GradientPass, micro: Any) -> Any:
+        def noted(
+            model: nn.Module, head: nn.Module, micro: MicroBatch, *args: Any, **named: Any
+        ) -> Any:
             with self._passing(
                 "update", "forward", micro.input_ids_BL.numel(), len(micro.token_M)
             ) as flop:
                 if self._counts("update"):
                     self.sections.count("backward_gflop", 2 * flop)
-                return straight(gradients, micro)
+                return straight(model, head, micro, *args, **named)
 
         return noted
 
