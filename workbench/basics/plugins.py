@@ -142,10 +142,9 @@ class NameTable(Mapping[str, Any]):
 
 def name_of(value: Any) -> str:
     """ "module:Qualname" of a class or function, or of the class of a value."""
-    has_name = hasattr(value, "__qualname__") and hasattr(
-        value, "__module__"
-    )  # a generator has one
-    named = value if has_name else type(value)
+    # A generator has a name and no module.
+    is_named = hasattr(value, "__qualname__") and hasattr(value, "__module__")
+    named = value if is_named else type(value)
     return f"{named.__module__}:{named.__qualname__}"
 
 

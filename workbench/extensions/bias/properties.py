@@ -14,7 +14,7 @@
     again     the same trajectories are credited alike when they are asked for again
 
 Asked of made-up trajectories: 8 tasks, 5 trajectories each, of one to three turns. Credit of the algorithm as it is set is
-computed eight times; no model is asked.
+computed some dozens of times; no model is asked.
 
 Axis letters: N trajectories · K turns (flat) · T tokens of the batch (flat).
 """

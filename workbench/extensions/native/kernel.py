@@ -13,8 +13,11 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
+
+from torch import Tensor
 
 from workbench.values.errors import EngineError
 
@@ -25,6 +28,11 @@ SCORES = SOURCE.with_name("scores.cpp")
 SHARED = (SOURCE.with_name("vectors.h"), SOURCE.with_name("threads.h"))  # what they include
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread")
 SECONDS = 120  # that a compiler may take; it takes one or two
+
+
+def addresses(*tensors: Tensor) -> Iterator[int]:
+    """Where the numbers of tensors lie, as a kernel is handed them. Whoever calls keeps the tensors until it is done."""
+    return (tensor.data_ptr() for tensor in tensors)
 
 
 def kept_at() -> Path:

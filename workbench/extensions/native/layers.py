@@ -9,7 +9,7 @@ Axis letters: T tokens · H heads · D head size · W width of a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ctypes import CDLL, c_float, c_int64, c_void_p
 from functools import cache
 from inspect import unwrap
@@ -18,7 +18,7 @@ from types import FunctionType
 import torch
 from torch import Tensor, nn
 
-from workbench.extensions.native.kernel import LAYERS, kernel
+from workbench.extensions.native.kernel import LAYERS, addresses, kernel
 from workbench.extensions.native.last_layer import ROTATION, narrow_last_layer
 from workbench.extensions.native.scores import score_by_kernel
 from workbench.extensions.native.trials import is_close
@@ -223,7 +223,9 @@ class _Norm(torch.autograd.Function):
         width = x.shape[-1]
         rows = x.numel() // width
         inverse = torch.empty(rows)
-        _kernel().norm_forward(*_at(x, weight, out, inverse), rows, width, epsilon, _threads())
+        _kernel().norm_forward(
+            *addresses(x, weight, out, inverse), rows, width, epsilon, _threads()
+        )
         ctx.save_for_backward(x, weight, inverse)
         return out
 
@@ -234,7 +236,7 @@ class _Norm(torch.autograd.Function):
         grad = grad.contiguous()
         grad_x = torch.empty_like(x)
         grad_weight = torch.empty_like(weight)
-        numbers = _at(x, weight, inverse, grad, grad_x, grad_weight)
+        numbers = addresses(x, weight, inverse, grad, grad_x, grad_weight)
         _kernel().norm_backward(*numbers, len(inverse), x.shape[-1], _threads())
         return grad_x, grad_weight, None
 
@@ -245,7 +247,7 @@ class _Gate(torch.autograd.Function):
         gate = gate.contiguous()
         up = up.contiguous()
         out = torch.empty_like(gate)
-        _kernel().gate_forward(*_at(gate, up, out), *_rows(gate), _threads())
+        _kernel().gate_forward(*addresses(gate, up, out), *_rows(gate), _threads())
         ctx.save_for_backward(gate, up)
         return out
 
@@ -255,7 +257,7 @@ class _Gate(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         grad = grad.contiguous()
         made = (torch.empty_like(gate), torch.empty_like(gate))
-        _kernel().gate_backward(*_at(gate, up, grad, *made), *_rows(gate), _threads())
+        _kernel().gate_backward(*addresses(gate, up, grad, *made), *_rows(gate), _threads())
         return made
 
 
@@ -279,7 +281,7 @@ def _rotated(states: Tensor, cosine: Tensor, sine: Tensor, *, back: bool) -> Ten
     out = torch.empty_like(states)  # laid out alike
     out = out if out.stride(3) == 1 else torch.empty(states.shape)
     strides = (*states.stride()[1:3], *out.stride()[1:3])
-    numbers = _at(states, out, cosine, sine)
+    numbers = addresses(states, out, cosine, sine)
     _kernel().rotate(*numbers, heads, tokens, size, *strides, int(back), _threads())
     return out
 
@@ -287,10 +289,6 @@ def _rotated(states: Tensor, cosine: Tensor, sine: Tensor, *, back: bool) -> Ten
 def _rows(states: Tensor) -> tuple[int, int]:
     width = states.shape[-1]
     return states.numel() // width, width
-
-
-def _at(*tensors: Tensor) -> Iterator[int]:
-    return (tensor.data_ptr() for tensor in tensors)
 
 
 def _threads() -> int:

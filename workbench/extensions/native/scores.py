@@ -12,14 +12,13 @@ Axis letters: M trained tokens of a micro-batch (flat) · R those of a piece · 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from ctypes import CDLL, c_int64, c_void_p
 from functools import cache
 
 import torch
 from torch import Tensor, nn
 
-from workbench.extensions.native.kernel import SCORES, kernel
+from workbench.extensions.native.kernel import SCORES, addresses, kernel
 from workbench.extensions.native.trials import is_close
 from workbench.learn.microbatch import TokenScores, output_head, scored
 
@@ -76,7 +75,7 @@ class _Scores(torch.autograd.Function):
         for piece in _pieces(count, len(weight_VH)):
             logits_RV = states_MH[piece] @ weight_VH.T
             made = (log_sum_M[piece], logp_M[piece], entropy_M[piece])
-            _kernel().score_forward(*_at(logits_RV, ids_M[piece], *made), *_sizes(logits_RV))
+            _kernel().score_forward(*addresses(logits_RV, ids_M[piece], *made), *_sizes(logits_RV))
             if len(logits_RV) == count:
                 kept = logits_RV
         ctx.save_for_backward(states_MH, weight_VH, ids_M, log_sum_M, entropy_M)
@@ -96,7 +95,7 @@ class _Scores(torch.autograd.Function):
         for piece in _pieces(len(ids_M), len(weight_VH)):
             logits_RV = states_MH[piece] @ weight_VH.T if kept is None else kept
             facts = (ids_M, log_sum_M, entropy_M, of_logp_M, of_entropy_M)
-            numbers = _at(logits_RV, *(fact_M[piece] for fact_M in facts))
+            numbers = addresses(logits_RV, *(fact_M[piece] for fact_M in facts))
             _kernel().score_backward(*numbers, *_sizes(logits_RV))
             torch.mm(logits_RV, weight_VH, out=grad_states_MH[piece])
             if not ctx.needs_input_grad[1]:
@@ -138,10 +137,6 @@ def _agrees() -> bool:
 
 def _sizes(logits_RV: Tensor) -> tuple[int, int, int]:
     return (*logits_RV.shape, torch.get_num_threads())
-
-
-def _at(*tensors: Tensor) -> Iterator[int]:
-    return (tensor.data_ptr() for tensor in tensors)
 
 
 def _kernel() -> CDLL:

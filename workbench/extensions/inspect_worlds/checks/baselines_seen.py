@@ -4,7 +4,7 @@ chance or solves a part of the tasks; random play that always does the same or i
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
@@ -244,30 +244,30 @@ def _never_says(given: CheckInput) -> Iterator[RuleResult]:
 
 def _is_refused(given: CheckInput) -> Iterator[RuleResult]:
     """Random play writes what the environment cannot read, and the solver does not."""
-    share: dict[str, float] = {}
-    turns: dict[str, int] = {}
-    example = ""
-    for name, trajectories in given.own.items():
-        valid = [
-            (text, result.info["valid_format"])
-            for one in trajectories
-            for text, result in zip(one.texts, one.results)
-            if isinstance(result.info.get("valid_format"), bool)
-        ]
-        refused = [text for text, is_valid in valid if not is_valid]
-        turns[name] = len(valid)
-        share[name] = len(refused) / max(len(valid), 1)
-        if name == "random" and refused:
-            example = refused[0]
-    yield Checked(turns.get("random", 0), "the form of random play")
-    if turns.get("random", 0) >= TURNS // 2 and share["random"] >= REFUSED:
-        if share.get("solver", 0.0) <= REFUSED / 10:
-            yield Finding(
-                f"{share['random']:.0%} of what random play says in {turns['random']} turns is not understood (info['valid_format'] is false), such as "
-                f"{shortened(repr(example), 60)}: what it draws from is not what may be said (an index off by one, another set of names), and the baseline by "
-                "chance is weaker than chance. Draw among legal actions",
-                severity=NOTE,
-            )
+    turns, refused = _refused(given.own.get("random", ()))
+    solver_turns, solver_refused = _refused(given.own.get("solver", ()))
+    yield Checked(turns, "the form of random play")
+    if turns < TURNS // 2 or len(refused) < REFUSED * turns:
+        return
+    if len(solver_refused) > REFUSED / 10 * solver_turns:
+        return
+    yield Finding(
+        f"{len(refused) / turns:.0%} of what random play says in {turns} turns is not understood (info['valid_format'] is false), such as "
+        f"{shortened(repr(refused[0]), 60)}: what it draws from is not what may be said (an index off by one, another set of names), and the "
+        "baseline by chance is weaker than chance. Draw among legal actions",
+        severity=NOTE,
+    )
+
+
+def _refused(trajectories: Sequence[PlayedTrajectory]) -> tuple[int, list[str]]:
+    """How many texts an environment said of whether they could be read, and those that could not."""
+    is_valid = [
+        (text, result.info.get("valid_format"))
+        for one in trajectories
+        for text, result in zip(one.texts, one.results)
+    ]
+    judged = [(text, valid) for text, valid in is_valid if isinstance(valid, bool)]
+    return len(judged), [text for text, valid in judged if not valid]
 
 
 def _never_solves(given: CheckInput) -> Iterator[RuleResult]:

@@ -126,21 +126,19 @@ def _is_told(texts: Texts, values: Mapping[str, str], often: float = TOLD) -> bo
     asked = [name for name in texts if name in values]
     if len(asked) < LEAST_TASKS:
         return False
-    own = 0
     others: list[bool] = []
     for name in asked:
-        own += _stands(texts[name], values[name])
         strangers = {value for value in values.values() if value != values[name]}
         others += [_stands(texts[name], value) for value in strangers]
-    return own >= often * len(asked) and sum(others) <= MET * len(others)
+    return _stand_mostly(texts, values, often) and sum(others) <= MET * len(others)
 
 
-def _stand_mostly(texts: Texts, values: Mapping[str, str]) -> bool:
+def _stand_mostly(texts: Texts, values: Mapping[str, str], often: float = TOLD) -> bool:
     """Whether tasks' own values stand in their texts, whatever stands there of others: who is shown five rooms and begins
     in one of them is shown where."""
     asked = [name for name in texts if name in values]
     own = sum(_stands(texts[name], values[name]) for name in asked)
-    return bool(asked) and own >= TOLD * len(asked)
+    return bool(asked) and own >= often * len(asked)
 
 
 # ------------------------------------------------------------------------------------------------ what is shown
