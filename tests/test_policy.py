@@ -458,11 +458,12 @@ class LoadsInThreads:
         return faults
 
 
-def faults_in_forks(read) -> list[str]:
-    """What `read` raised or returned in 20 forked children, one after the other; the first fault of each."""
+def faults_in_forks(read, most: int = 20, *, first: bool = False) -> list[str]:
+    """What `read` raised or returned in forked children, one after the other; the first fault of each. `first`: until there is
+    one."""
     torch.set_num_threads(torch.get_num_threads())  # each new thread then asks for torch's pool
     said = []
-    for _ in range(20):
+    for _ in range(most):
         reading, writing = os.pipe()
         if not (child := os.fork()):
             try:
@@ -475,6 +476,8 @@ def faults_in_forks(read) -> list[str]:
         with os.fdopen(reading) as words:
             said.append(words.read())
         os.waitpid(child, 0)
+        if first and said[-1]:
+            break
     return [words for words in said if words]
 
 
@@ -483,5 +486,8 @@ def test_a_model_is_loaded_in_threads_after_a_fork(tmp_path):
 
 
 def test_negative_control_threads_of_a_forked_process_race_for_torchs_pool(tmp_path):
-    faults = faults_in_forks(lambda: LoadsInThreads.from_pretrained(tmp_path, False))
+    # On a starved machine the threads may come one after the other for a while: four in five forks fail, else.
+    faults = faults_in_forks(
+        lambda: LoadsInThreads.from_pretrained(tmp_path, False), most=500, first=True
+    )
     assert faults and all("thread pool" in words for words in faults)
