@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -72,11 +73,13 @@ def test_negative_control_a_method_without_its_door_is_noticed(at):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", sorted(RIGHT))
-def test_all_wrong_calls_end_in_words(at, name, monkeypatch):
-    monkeypatch.chdir(at.folder)
+def test_all_wrong_calls_end_in_words(at, name, monkeypatch, tmp_path):
+    # What a call with a wrong path leaves behind is not what the next function finds.
+    monkeypatch.chdir(tmp_path)
     (at.folder / NEW).mkdir(exist_ok=True)
     tried = list(calls({name: RIGHT[name](at)}, [name]))
-    assert len(tried) > 10
+    if inspect.signature(getattr(wb, name)).parameters:
+        assert len(tried) > 10
     assert [wrong for call in tried if (wrong := call.ended())] == []
 
 

@@ -296,7 +296,8 @@ def clear_new(given: Mapping[str, Any]) -> None:
     for value in given.values():
         if isinstance(value, Path) and value.parent.name == NEW:
             rmtree(value.parent, ignore_errors=True)
-            value.parent.mkdir()
+            # What an earlier call of `track` started may write there meanwhile.
+            value.parent.mkdir(exist_ok=True)
 
 
 @dataclass(frozen=True)
