@@ -8,7 +8,7 @@ def test_page(chromium): ...        path of the browser, with the same rule as a
 
 from __future__ import annotations
 
-import atexit
+import gc
 import importlib.util
 import os
 import shutil
@@ -27,7 +27,6 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 # Runs of the tests are sealed with a key of the tests, not with the user's (run/code.py).
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="workbench-tests-state-")
-atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
@@ -182,6 +181,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             shares[zlib.crc32(item.nodeid.encode()) % parts == part - 1].append(item)
         config.hook.pytest_deselected(items=shares[False])
         items[:] = shares[True]
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays to the end: no collection of garbage need go over it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Here and not at exit: a worker of xdist ends without that."""
+    shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

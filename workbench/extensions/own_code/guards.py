@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -71,20 +73,34 @@ def failing(guard: CallGuard) -> Iterator[list[int]]:
 # ------------------------------------------------------------------------------------------------ what is guarded
 
 
-def guards_of(family: Any) -> Iterator[CallGuard]:
+def guards_of(family: Any) -> tuple[CallGuard, ...]:
     """Blocks in the author's own modules that catch everything around a call which does more than read a text."""
+    files = []
+    for module in own_modules(family):
+        with suppress(OSError):  # its file is gone
+            files.append((module.__file__, os.stat(module.__file__).st_mtime_ns))
+    return _guards_in(tuple(files))
+
+
+@lru_cache(
+    maxsize=4
+)  # every check of an environment beside the same modules asks for the same ones
+def _guards_in(files: tuple[tuple[str, int], ...]) -> tuple[CallGuard, ...]:
+    """Of files, each with the time of its last change."""
     trees: dict[str, ast.Module] = {}
     code = AuthoredCode()
-    for module in own_modules(family):
-        tree = tree_of(module)
+    for path, _ in files:
+        tree = tree_of(path)
         if tree is not None:
-            trees[module.__file__] = tree
+            trees[path] = tree
             code.add(tree)
     code.settle()
+    guards = []
     for path, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Try):
-                yield from _guard(path, node, code)
+                guards += _guard(path, node, code)
+    return tuple(guards)
 
 
 def _guard(path: str, node: ast.Try, code: AuthoredCode) -> Iterator[CallGuard]:

@@ -11,6 +11,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,6 +54,7 @@ def _functions_of(family: Any, env: Any) -> Iterator[Any]:
         yield getattr(score, "__func__", score)
 
 
+@cache  # asked for each module that is imported, at each play; sysconfig puts them together anew every time
 def _pythons() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     return (paths["stdlib"], paths["platstdlib"], paths["purelib"], *site.getsitepackages())
@@ -62,9 +64,9 @@ def _is_below(place: Path, folders: tuple[str, ...]) -> bool:
     return any(str(place).startswith(f"{folder}/") for folder in folders)
 
 
-def tree_of(module: ModuleType) -> ast.Module | None:
-    """Its source as a tree; None where it cannot be read."""
+def tree_of(path: str) -> ast.Module | None:
+    """A source as a tree; None where it cannot be read."""
     try:
-        return ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+        return ast.parse(Path(path).read_text(encoding="utf-8"))
     except (OSError, SyntaxError, UnicodeDecodeError):
         return None
