@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import closing
+from functools import partial
 
+import numpy as np
 import pytest
 
 from tests.test_readme_examples import block_of
+from workbench.extensions.bias.cell import bias_bench
 from workbench.worlds import ToolTasks, tasks
 from workbench.worlds.baselines import play
 from workbench.worlds.rows import RowSettings
@@ -73,3 +76,35 @@ def test_players_of_a_data_set_are_named_in_settings(written, tmp_path):
         assert call.name == "population" and call.arguments["city"].startswith("Rapoke")
     solved = play(family, task, 0, lambda env: family.solver_action(env, None))
     assert solved.success is True
+
+
+def test_a_tool_with_state_is_judged_by_where_it_stands(written):
+    family = written("baskets", "a tool with state and a reward", "docs/extend/tool.md").Baskets()
+    task = family.task(3)
+    solved = play(family, task, 0, lambda env: family.solver_action(env, None))
+    assert (solved.success, solved.reward, solved.turns) == (True, 1.0, 2)
+    with closing(family.make()) as env:  # each trajectory begins with an empty basket
+        env.reset(task, 0)
+        env.step(env.format.write_call("Basket", {"apples": task.payload["wanted"] - 1}))
+        short = env.step(env.format.write_answer("done"))
+        assert short.info["success"] is False and short.reward == 0.0
+
+
+def test_a_game_with_an_opponent_is_won_by_its_solver_and_lost_by_chance(written):
+    family = written("nim", "an opponent", "docs/extend/environment.md").NimFamily()
+
+    def won(action):
+        played = [play(family, family.task(seed), seed, action(seed)) for seed in range(60)]
+        return sum(each.success for each in played) / len(played)
+
+    by_solver = won(lambda seed: lambda env: family.solver_action(env, None))
+    by_chance = won(
+        lambda seed: partial(family.random_action, rng=np.random.default_rng(seed)),
+    )
+    assert by_solver > 0.9 > 0.7 > by_chance > 0.2
+
+
+def test_an_estimator_with_a_critic_is_not_biased(written):
+    written("to_go", "an estimator with a critic", "docs/extend/algorithm.md")
+    report = bias_bench(["to_go:TO_GO"], tasks="three_turns", error=0.1, traps=False)
+    assert report.passed, report.faults
