@@ -59,7 +59,7 @@ from workbench.extensions.inspect_worlds.checks.upkeep import (
     cost_of,
 )
 from workbench.extensions.inspect_worlds.checks.words import check_solver_words
-from workbench.extensions.inspect_worlds.words import TextPath
+from workbench.extensions.scripted_play.words import TextPath
 from workbench.values import Observation
 from workbench.worlds.base import EnvFamily
 from workbench.worlds.baselines import BASELINES, NONE_KNOWN

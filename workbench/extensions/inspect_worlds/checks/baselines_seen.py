@@ -9,8 +9,8 @@ from typing import Any
 
 from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
-from workbench.extensions.inspect_worlds.paid import NEAR
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.paid import NEAR
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     global_dice,
     play,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from workbench.basics.findings import ERROR, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import CheckInput, inside
 from workbench.extensions.inspect_worlds.checks.hinted import check_hinted
-from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, text_of
+from workbench.extensions.scripted_play.playing import PlayedTrajectory, text_of
 from workbench.values.errors import shortened
 
 LEAST = 4  # moves by which an axis is judged

@@ -17,8 +17,8 @@ from workbench.basics.findings import (
     RuleResult,
 )
 from workbench.extensions.inspect_worlds.checks.given import NONSENSE, CheckInput
-from workbench.extensions.inspect_worlds.paid import NEAR
-from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, Script, replay
+from workbench.extensions.scripted_play.paid import NEAR
+from workbench.extensions.scripted_play.playing import PlayedTrajectory, Script, replay
 from workbench.values.errors import shortened
 from workbench.values.stats import Estimate, mean_interval
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import CheckInput, inside
 from workbench.extensions.inspect_worlds.checks.written_numbers import number_of
-from workbench.extensions.inspect_worlds.leaks import gold_of
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.leaks import gold_of
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
     Spent,

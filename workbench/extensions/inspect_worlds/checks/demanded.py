@@ -17,7 +17,7 @@ from workbench.extensions.inspect_worlds.checks.given import (
     CheckInput,
     inside,
 )
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
     is_over,

@@ -34,7 +34,7 @@ from workbench.extensions.inspect_worlds.checks.tools_meant import (
     turns_pages,
 )
 from workbench.extensions.inspect_worlds.checks.written_numbers import counted
-from workbench.extensions.inspect_worlds.playing import Spent, unplayable
+from workbench.extensions.scripted_play.playing import Spent, unplayable
 from workbench.tools.base import Tool, ToolResult
 from workbench.values import ToolCall
 from workbench.values.errors import shortened

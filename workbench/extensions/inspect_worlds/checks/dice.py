@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workbench.extensions.inspect_worlds.playing import Script, play
+from workbench.extensions.scripted_play.playing import Script, play
 from workbench.worlds.base import EnvFamily
 
 NO_DRAW = (

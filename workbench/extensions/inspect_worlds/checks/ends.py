@@ -14,7 +14,7 @@ from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleRe
 from workbench.extensions.inspect_worlds.checks.given import CheckInput, inside
 from workbench.extensions.inspect_worlds.checks.one_shot import check_granted, check_one_shot
 from workbench.extensions.inspect_worlds.checks.written_numbers import NUMBER_WORDS, counted
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
     is_over,

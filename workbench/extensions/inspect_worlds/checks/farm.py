@@ -17,8 +17,8 @@ from workbench.extensions.inspect_worlds.checks.given import (
 )
 from workbench.extensions.inspect_worlds.checks.loops import check_loops
 from workbench.extensions.inspect_worlds.checks.lures import check_lures
-from workbench.extensions.inspect_worlds.paid import NEAR
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.paid import NEAR
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     is_number,
 )

@@ -14,8 +14,8 @@ from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleRe
 from workbench.extensions.inspect_worlds.checks.given import NONSENSE, CheckInput
 from workbench.extensions.inspect_worlds.checks.late import ANNOUNCED
 from workbench.extensions.inspect_worlds.checks.once_more import check_amounts
-from workbench.extensions.inspect_worlds.paid import NEAR
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.paid import NEAR
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Spent,
     is_number,

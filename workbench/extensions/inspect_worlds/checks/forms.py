@@ -28,7 +28,7 @@ from workbench.extensions.inspect_worlds.checks.written_numbers import (
     counted,
     number_of,
 )
-from workbench.extensions.inspect_worlds.playing import Spent
+from workbench.extensions.scripted_play.playing import Spent
 from workbench.values.errors import shortened
 
 FEWEST = 3  # answers that a form changes

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
     Spent,
@@ -30,7 +30,7 @@ from workbench.extensions.inspect_worlds.playing import (
     text_of,
     unplayable,
 )
-from workbench.extensions.inspect_worlds.words import TextPath
+from workbench.extensions.scripted_play.words import TextPath
 from workbench.values import Observation, Task
 from workbench.values.seeds import rng_at, seed_of
 from workbench.worlds.base import EnvFamily

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import SEEDLIKE, SLOW_S, CheckInput, inside
-from workbench.extensions.inspect_worlds.playing import Spent, play, text_of
+from workbench.extensions.scripted_play.playing import Spent, play, text_of
 from workbench.values import Observation, Task
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at, seed_of

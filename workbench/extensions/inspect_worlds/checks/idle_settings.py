@@ -9,7 +9,7 @@ from typing import Any
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.ends import stated_limits
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
-from workbench.extensions.inspect_worlds.playing import Spent, opening_of, play, text_of
+from workbench.extensions.scripted_play.playing import Spent, opening_of, play, text_of
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at, seed_of
 

@@ -19,7 +19,7 @@ from workbench.extensions.inspect_worlds.checks.given import (
     without_its_seed,
 )
 from workbench.extensions.inspect_worlds.checks.near_copies import near_copies, splits_differ
-from workbench.extensions.inspect_worlds.playing import Spent, is_number, opening_of, play, text_of
+from workbench.extensions.scripted_play.playing import Spent, is_number, opening_of, play, text_of
 from workbench.values import Task
 from workbench.values.errors import WorkbenchError, shortened
 from workbench.values.seeds import rng_at

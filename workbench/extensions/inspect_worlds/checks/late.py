@@ -17,7 +17,7 @@ from workbench.basics.findings import (
     RuleResult,
 )
 from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
     Spent,

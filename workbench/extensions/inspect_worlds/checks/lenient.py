@@ -28,8 +28,8 @@ from workbench.extensions.inspect_worlds.checks.by_form import AnswerResult, sai
 from workbench.extensions.inspect_worlds.checks.given import CheckInput, needs_given_words
 from workbench.extensions.inspect_worlds.checks.wider import FURTHER
 from workbench.extensions.inspect_worlds.checks.written_numbers import number_of
-from workbench.extensions.inspect_worlds.leaks import leaves
-from workbench.extensions.inspect_worlds.playing import Spent, replay
+from workbench.extensions.scripted_play.leaks import leaves
+from workbench.extensions.scripted_play.playing import Spent, replay
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at
 

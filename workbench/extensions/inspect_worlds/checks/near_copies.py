@@ -18,8 +18,8 @@ from workbench.extensions.inspect_worlds.checks.given import (
     CheckInput,
     without_its_seed,
 )
-from workbench.extensions.inspect_worlds.leaks import gold_of, leaves
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.leaks import gold_of, leaves
+from workbench.extensions.scripted_play.playing import (
     Spent,
     is_number,
     opening_of,

@@ -11,7 +11,7 @@ from typing import Any
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import NONSENSE, SLOW_S, CheckInput
 from workbench.extensions.inspect_worlds.checks.written_numbers import NUMBER_WORDS, counted
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     is_over,
     play,

@@ -11,8 +11,8 @@ from workbench.basics.findings import (
     RuleResult,
 )
 from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
-from workbench.extensions.inspect_worlds.leaks import gold_of
-from workbench.extensions.inspect_worlds.playing import Script, is_over, replay, text_of
+from workbench.extensions.scripted_play.leaks import gold_of
+from workbench.extensions.scripted_play.playing import Script, is_over, replay, text_of
 from workbench.values import Task
 from workbench.values.errors import shortened
 from workbench.worlds.shared import made

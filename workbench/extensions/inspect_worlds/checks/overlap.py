@@ -11,7 +11,7 @@ import numpy as np
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import SEEDLIKE, CheckInput
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
     Spent,

@@ -15,8 +15,8 @@ from workbench.basics.findings import (
 )
 from workbench.extensions.inspect_worlds.checks.baselines_seen import check_baselines_seen
 from workbench.extensions.inspect_worlds.checks.given import NONSENSE, CheckInput
-from workbench.extensions.inspect_worlds.paid import known_success
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.paid import known_success
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
     replay,

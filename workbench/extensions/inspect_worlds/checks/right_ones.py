@@ -23,7 +23,7 @@ from workbench.extensions.inspect_worlds.checks.by_form import AnswerResult, sai
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
 from workbench.extensions.inspect_worlds.checks.known_questions import worked_out
 from workbench.extensions.inspect_worlds.checks.written_numbers import number_of
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.playing import (
     Script,
     Spent,
     opening_of,

@@ -14,8 +14,8 @@ from workbench.basics.findings import (
     RuleResult,
 )
 from workbench.extensions.inspect_worlds.checks.given import NONSENSE, SLOW_S, CheckInput
-from workbench.extensions.inspect_worlds.paid import NEAR
-from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, Spent, play, replay
+from workbench.extensions.scripted_play.paid import NEAR
+from workbench.extensions.scripted_play.playing import PlayedTrajectory, Spent, play, replay
 from workbench.values import Message, Observation, Task, Trajectory
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at, seed_of

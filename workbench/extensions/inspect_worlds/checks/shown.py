@@ -13,7 +13,7 @@ from workbench.extensions.inspect_worlds.checks.given import EMPTY, CheckInput, 
 from workbench.extensions.inspect_worlds.checks.hints import check_hints
 from workbench.extensions.inspect_worlds.checks.oracles import check_oracles
 from workbench.extensions.inspect_worlds.checks.told import check_told
-from workbench.extensions.inspect_worlds.leaks import (
+from workbench.extensions.scripted_play.leaks import (
     Probe,
     always_there,
     golds,
@@ -26,7 +26,7 @@ from workbench.extensions.inspect_worlds.leaks import (
     without_unsure,
     words_of,
 )
-from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, text_of
+from workbench.extensions.scripted_play.playing import PlayedTrajectory, text_of
 from workbench.values import Observation, Task
 from workbench.values.errors import WorkbenchError, shortened
 

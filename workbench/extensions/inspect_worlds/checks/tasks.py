@@ -11,7 +11,7 @@ from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleRe
 from workbench.extensions.inspect_worlds.checks.given import CheckInput, problem_of
 from workbench.extensions.inspect_worlds.checks.kin import check_kin
 from workbench.extensions.inspect_worlds.checks.overlap import check_overlap
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.playing import (
     Script,
     Spent,
     global_dice,

@@ -22,7 +22,7 @@ from workbench.extensions.inspect_worlds.checks.given import (
     CheckInput,
     inside,
 )
-from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, play, text_of
+from workbench.extensions.scripted_play.playing import PlayedTrajectory, play, text_of
 from workbench.values import Observation
 from workbench.values.errors import shortened
 

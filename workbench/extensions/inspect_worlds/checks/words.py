@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from workbench.basics.findings import NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.by_form import check_by_form
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
-from workbench.extensions.inspect_worlds.words import spoken
+from workbench.extensions.scripted_play.words import spoken
 
 
 def check_solver_words(given: CheckInput) -> Iterator[RuleResult]:

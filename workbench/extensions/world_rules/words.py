@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from workbench.basics.findings import ERROR, NOTE, LintReport, RuleResult, answered, heard_out
 from workbench.chat import ChatFormat
-from workbench.extensions.inspect_worlds.words import TextPath, spoken
+from workbench.extensions.scripted_play.words import TextPath, spoken
 from workbench.linting.evidence import Evidence
 from workbench.linting.in_training import raise_errors
 from workbench.linting.rule import FAILED, Rule

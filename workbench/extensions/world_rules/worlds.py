@@ -14,15 +14,15 @@ from itertools import chain, islice
 from typing import Any
 
 from workbench.basics.findings import Checked, Finding, NotChecked
-from workbench.extensions.inspect_worlds.leaks import Probe, problem
-from workbench.extensions.inspect_worlds.paid import (
+from workbench.extensions.scripted_play.leaks import Probe, problem
+from workbench.extensions.scripted_play.paid import (
     by_success,
     contradictions,
     solver_fails,
     success_disagrees,
     success_unpaid,
 )
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
     is_over,
@@ -31,8 +31,8 @@ from workbench.extensions.inspect_worlds.playing import (
     text_of,
     unplayable,
 )
-from workbench.extensions.inspect_worlds.rules.leaks import probes
-from workbench.extensions.inspect_worlds.rules.searches import check_searches
+from workbench.extensions.world_rules.leaks import probes
+from workbench.extensions.world_rules.searches import check_searches
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, RuleResult
 from workbench.values.errors import shortened

@@ -11,7 +11,7 @@ import pytest
 
 from tests.silent_bugs.scripted_tools import scripted
 from workbench.basics.findings import Answer
-from workbench.extensions.inspect_worlds.rules.tool_results import expected_text
+from workbench.extensions.world_rules.tool_results import expected_text
 from workbench.linting import Evidence, all_rules, check
 from workbench.tools.results import as_result
 from workbench.tools.retrieval.base import Corpus, Document

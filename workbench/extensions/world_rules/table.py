@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from workbench.extensions.inspect_worlds.rules import (
+from workbench.extensions.world_rules import (
     evaluations,
     figures,
     isolation,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, Place
-from workbench.extensions.inspect_worlds.playing import CUT_OFF, play, unplayable, within
+from workbench.extensions.scripted_play.playing import CUT_OFF, play, unplayable, within
 from workbench.linting.evidence import EvaluationFacts, Evidence
 from workbench.linting.facts import MODES, content, problem_of, sampled_spans
 from workbench.linting.rule import Rule, RuleResult

@@ -20,7 +20,7 @@ import numpy as np
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.chat import ChatFormat, Conversation
 from workbench.chat.encode import AuthoredText
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Spent,
     global_dice,
@@ -29,7 +29,7 @@ from workbench.extensions.inspect_worlds.playing import (
     text_of,
     unplayable,
 )
-from workbench.extensions.inspect_worlds.variations import (
+from workbench.extensions.scripted_play.variations import (
     KINDS,
     TextEdit,
     declared,

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.playing import (
     CUT_OFF,
     Script,
     answer_of,
@@ -21,7 +21,7 @@ from workbench.extensions.inspect_worlds.playing import (
     replay,
     same,
 )
-from workbench.extensions.inspect_worlds.reachable import parts, state_of
+from workbench.extensions.scripted_play.reachable import parts, state_of
 from workbench.worlds.base import EnvFamily
 from workbench.worlds.runners import EnvRunner
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.silent_bugs.scripted_tools import scripted
 from workbench.basics.findings import Answer
-from workbench.extensions.inspect_worlds.leaks import golds, holds
+from workbench.extensions.scripted_play.leaks import golds, holds
 from workbench.linting import Evidence, all_rules, check
 from workbench.values import Message, Observation, StopReason, Task, Text, Trajectory, Turn
 

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked
-from workbench.extensions.inspect_worlds.leaks import golds
-from workbench.extensions.inspect_worlds.playing import Spent, opening_of, text_of, unplayable
+from workbench.extensions.scripted_play.leaks import golds
+from workbench.extensions.scripted_play.playing import Spent, opening_of, text_of, unplayable
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, RuleResult
 from workbench.values import Task

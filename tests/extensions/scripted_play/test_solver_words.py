@@ -19,9 +19,9 @@ from tests.extensions.inspect_worlds.mistakes import NumberEnv, Numbers, PaysEve
 from workbench.chat import ChatFormat
 from workbench.engines.policy import load_tokenizer
 from workbench.extensions.inspect_worlds.checks import check_family
-from workbench.extensions.inspect_worlds.rules.words import ask_before_training, words_report
-from workbench.extensions.inspect_worlds.variations import VARIATIONS, variations_of
-from workbench.extensions.inspect_worlds.words import TextPath, spoken
+from workbench.extensions.scripted_play.variations import VARIATIONS, variations_of
+from workbench.extensions.scripted_play.words import TextPath, spoken
+from workbench.extensions.world_rules.words import ask_before_training, words_report
 from workbench.linting import Evidence, check
 from workbench.linting.table import all_rules
 from workbench.rollouts.config import CollectConfig

@@ -10,13 +10,13 @@ from typing import ClassVar
 
 import pytest
 
-from tests.extensions.inspect_worlds.test_isolation import LAKE, recorded, replayed
-from tests.extensions.inspect_worlds.test_tool_results_rule import ask, played, said, where
+from tests.extensions.world_rules.test_isolation import LAKE, recorded, replayed
+from tests.extensions.world_rules.test_tool_results_rule import ask, played, said, where
 from workbench.basics.findings import Finding, NotChecked
 from workbench.extensions.inspect_worlds.checks import check_family
-from workbench.extensions.inspect_worlds.playing import Script, script_of
-from workbench.extensions.inspect_worlds.rules.evaluations import held_out
-from workbench.extensions.inspect_worlds.sharing import among_others, played_alone
+from workbench.extensions.scripted_play.playing import Script, script_of
+from workbench.extensions.scripted_play.sharing import among_others, played_alone
+from workbench.extensions.world_rules.evaluations import held_out
 from workbench.linting import Evidence, all_rules, check
 from workbench.linting.evidence import EvaluationFacts
 from workbench.rollouts.config import CollectConfig

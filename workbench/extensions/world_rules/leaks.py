@@ -1,6 +1,6 @@
 """Does what the policy is shown hold the answer before it was earned, or what only a critic may read? (R27)
 
-How that is decided stands in `workbench.extensions.inspect_worlds.leaks`; here it is asked of the trajectories of a step.
+How that is decided stands in `workbench.extensions.scripted_play.leaks`; here it is asked of the trajectories of a step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from workbench.basics.findings import Checked, Finding, NotChecked
-from workbench.extensions.inspect_worlds.leaks import (
+from workbench.extensions.scripted_play.leaks import (
     Probe,
     always_there,
     golds,
@@ -20,7 +20,7 @@ from workbench.extensions.inspect_worlds.leaks import (
     unsure_is_no_answer,
     without_unsure,
 )
-from workbench.extensions.inspect_worlds.playing import opening_of
+from workbench.extensions.scripted_play.playing import opening_of
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, RuleResult
 from workbench.values import Task

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, is_number
+from workbench.extensions.scripted_play.playing import PlayedTrajectory, is_number
 from workbench.values import StepResult, sum_of
 
 SIGMAS = 4.0  # standard errors between the rewards of successes and failures

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.extensions.inspect_worlds.rules.evaluations import held_out
-from workbench.extensions.inspect_worlds.rules.figures import (
+from workbench.extensions.world_rules.evaluations import held_out
+from workbench.extensions.world_rules.figures import (
     difference,
     interval,
     of_returns,

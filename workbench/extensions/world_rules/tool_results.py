@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from workbench.basics.findings import Checked, Finding, NotChecked
-from workbench.extensions.inspect_worlds.leaks import leaves
-from workbench.extensions.inspect_worlds.rules.searches import not_of_the_searcher
+from workbench.extensions.scripted_play.leaks import leaves
+from workbench.extensions.world_rules.searches import not_of_the_searcher
 from workbench.linting.evidence import Evidence
 from workbench.linting.render import chosen
 from workbench.linting.rule import Rule, RuleResult

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from itertools import islice
 
 from workbench.basics.findings import Checked, Finding, NotChecked, Place
-from workbench.extensions.inspect_worlds.playing import WAIT_S, Script, play, script_of, unplayable
-from workbench.extensions.inspect_worlds.reachable import parts
-from workbench.extensions.inspect_worlds.sharing import (
+from workbench.extensions.scripted_play.playing import WAIT_S, Script, play, script_of, unplayable
+from workbench.extensions.scripted_play.reachable import parts
+from workbench.extensions.scripted_play.sharing import (
     among_others,
     declared,
     first_apart,

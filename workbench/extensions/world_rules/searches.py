@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.basics.findings import Checked, Finding
-from workbench.extensions.inspect_worlds.leaks import Probe, golds, holds, words_of
-from workbench.extensions.inspect_worlds.playing import Script, replay
+from workbench.extensions.scripted_play.leaks import Probe, golds, holds, words_of
+from workbench.extensions.scripted_play.playing import Script, replay
 from workbench.linting.rule import RuleResult
 from workbench.tools.search import SearchTool
 from workbench.values import Task

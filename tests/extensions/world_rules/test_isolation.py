@@ -16,9 +16,9 @@ from workbench.basics.findings import Answer
 from workbench.chat import ChatFormat
 from workbench.engines.scripted import ScriptedEngine
 from workbench.extensions.adapters.gymnasium import Gymnasium
-from workbench.extensions.inspect_worlds.reachable import parts
-from workbench.extensions.inspect_worlds.rules.isolation import RULES
-from workbench.extensions.inspect_worlds.rules.replayed import RULES as R20
+from workbench.extensions.scripted_play.reachable import parts
+from workbench.extensions.world_rules.isolation import RULES
+from workbench.extensions.world_rules.replayed import RULES as R20
 from workbench.linting import Evidence, check
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
