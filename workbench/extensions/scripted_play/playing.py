@@ -41,6 +41,14 @@ class Script(NamedTuple):
     seed: int  # of the dynamics
     texts: tuple[str, ...]  # the actions, in order
 
+    def then(self, *texts: str) -> Script:
+        """The same with more actions behind it."""
+        return self._replace(texts=(*self.texts, *texts))
+
+    def ending(self, text: str) -> Script:
+        """The same with another last action."""
+        return self._replace(texts=(*self.texts[:-1], text))
+
 
 class Scored(NamedTuple):
     """The outcome of a trajectory as a whole."""
@@ -335,6 +343,36 @@ def unplayable(family: EnvFamily) -> str | None:
 
 
 # ------------------------------------------------------------------------------------------------ answers compared
+
+
+class ShownResult(NamedTuple):
+    """What a policy is told of an action, and what is said of it beside."""
+
+    text: str
+    reward: float | None
+    terminated: bool
+    truncated: bool
+    success: Any  # as `info` has it
+    valid_format: Any
+
+    @property
+    def is_over(self) -> bool:
+        return self.terminated or self.truncated
+
+
+def shown_results(played: PlayedTrajectory) -> list[ShownResult]:
+    """[K] of each action."""
+    return [
+        ShownResult(
+            text_of(result.observation),
+            result.reward,
+            result.terminated,
+            result.truncated,
+            result.info.get("success"),
+            result.info.get("valid_format"),
+        )
+        for result in played.results
+    ]
 
 
 def answer_of(env: Any, reply: Observation | StepResult) -> Any:

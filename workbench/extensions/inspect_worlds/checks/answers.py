@@ -36,9 +36,7 @@ class SolverAnswer(NamedTuple):
     def saying(self, words: str) -> PlayedTrajectory:
         """The same trajectory with other words in the place of the answer."""
         last = f"{self.before}{words}{self.after}"
-        return replay(
-            self.played.family, self.played.script._replace(texts=(*self.played.texts[:-1], last))
-        )
+        return replay(self.played.family, self.played.script.ending(last))
 
 
 class AnswerProbe(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 from workbench.basics.findings import ERROR, Checked, Finding, NotChecked, RuleResult
@@ -93,7 +92,7 @@ def check_bearings(given: CheckInput) -> Iterator[RuleResult]:
     if (why := given.why_not_played(baselines=True)) is not None:
         yield NotChecked(why)
         return
-    played = [one for one in chain.from_iterable(given.own.values()) if one.texts and not one.error]
+    played = given.acted()
     yield from _directions(given, played)
     yield from _past_the_edge(given, played)
     yield from check_hinted(given)

@@ -23,7 +23,7 @@ from workbench.extensions.scripted_play.playing import (
 )
 from workbench.values import Task
 from workbench.values.errors import shortened
-from workbench.values.seeds import rng_at, seed_of
+from workbench.values.seeds import rng_at
 
 DRAWN = 64  # tasks
 SECONDS = 1.0
@@ -86,20 +86,15 @@ class AnswerResult(NamedTuple):
 
 def said_answers(given: CheckInput) -> list[AnswerResult]:
     """The solver's, or else the payload's gold answer, of many new tasks; known once for all checks."""
-    if "said answers" not in given._cache:
-        given._cache["said answers"] = list(_said_answers(given))
-    return given._cache["said answers"]
+    return given.once("said answers", lambda: list(_said_answers(given)))
 
 
 def _said_answers(given: CheckInput) -> Iterator[AnswerResult]:
     family: Any = given.family
     if given.why_not_played() is not None:
         return
-    seeds = [seed_of("check-env", "said", number) for number in range(DRAWN)]
-    if hasattr(family, "task_seeds"):
-        seeds = list(family.task_seeds("train", 0, DRAWN, 0))
     spent = Spent()
-    for task in map(family.task, seeds):
+    for task in map(family.task, given.task_seeds(DRAWN, "said")):
         if spent.seconds > SECONDS:
             return
         played = _right_play(given, task)

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.answers import OFTEN, SolverAnswer, is_paid
@@ -20,9 +19,8 @@ from workbench.extensions.inspect_worlds.checks.given import (
 from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
-    is_over,
+    ShownResult,
     replay,
-    text_of,
 )
 from workbench.values.errors import shortened
 
@@ -99,8 +97,7 @@ def _with_words(
     if len(answers) >= FEWEST:
         for one in answers:
             text = words + one.played.texts[-1]
-            script = one.played.script._replace(texts=(*one.played.texts[:-1], text))
-            if not is_paid(one, replay(given.family, script)):
+            if not is_paid(one, replay(given.family, one.played.script.ending(text))):
                 refused.append(one.played.task.id)
         return len(answers), len(refused), (refused or [""])[0]
     readable = [one for one in given.own.get("random", ()) if one.texts and _is_read(one) is True]
@@ -134,7 +131,7 @@ def _stated_form(answers: Sequence[SolverAnswer]) -> Iterator[RuleResult]:
         refused = []
         for one in answers:
             text = f"{form.before}{one.words.strip()}{form.after}"
-            script = one.played.script._replace(texts=(*one.played.texts[:-1], text))
+            script = one.played.script.ending(text)
             refused += [] if is_paid(one, replay(one.played.family, script)) else [(one, text)]
         yield Checked(len(answers), "right answers in the stated form")
         if len(refused) >= OFTEN * len(answers):
@@ -182,7 +179,7 @@ def _own_example(given: CheckInput) -> Iterator[RuleResult]:
         # An example of another problem may be wrong here, and is told so in other words than what is no answer at all.
         example = _answered(given, start, tagged[0], tagged[0])
         nonsense = _answered(given, start, NONSENSE, NONSENSE)
-        unread += example is not None and example[-1] is False and example == nonsense
+        unread += example is not None and example.valid_format is False and example == nonsense
     yield Checked(len(asked), "the prompt's own example")
     if len(by_chance) >= FEWEST and unread == len(asked) >= FEWEST:
         yield Finding(
@@ -197,7 +194,7 @@ def _own_example(given: CheckInput) -> Iterator[RuleResult]:
 
 def _listed_moves(given: CheckInput) -> Iterator[RuleResult]:
     """A move that the prompt lists, which no own play ever says, is answered as nonsense everywhere."""
-    played = [one for one in chain.from_iterable(given.own.values()) if one.texts and not one.error]
+    played = given.acted()
     spoken = {inside(text).strip().casefold() for text in given.common_actions(200)}
     match = next(
         (one for one in LISTED.finditer(given.first_prompt) if _is_a_list(one[1], spoken)), None
@@ -242,15 +239,7 @@ def _is_a_list(listed: str, spoken: set[str]) -> bool:
     return low <= len(items) <= high and len(known) >= low and 2 * len(known) >= len(items)
 
 
-def _answered(given: CheckInput, start: Script, text: str, words: str) -> Any:
+def _answered(given: CheckInput, start: Script, text: str, words: str) -> ShownResult | None:
     """What is answered to a text, its own words aside; None where nothing is."""
-    again = replay(given.family, start._replace(texts=(*start.texts, text)))
-    if again.error or len(again.results) != len(start.texts) + 1:
-        return None
-    last = again.results[-1]
-    return (
-        text_of(last.observation).replace(words, ""),
-        last.reward,
-        is_over(last),
-        last.info.get("valid_format"),
-    )
+    last = given.answer_to(start, text)
+    return None if last is None else last._replace(text=last.text.replace(words, ""))

@@ -49,7 +49,7 @@ PASSED_BY = (
     "base_events.py",
     "subprocess.py",
     "logging/",
-    "inspect_worlds/playing.py",
+    "scripted_play/playing.py",
 )
 
 

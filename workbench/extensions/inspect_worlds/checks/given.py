@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
@@ -19,14 +19,17 @@ from typing import Any
 
 import numpy as np
 
+from workbench.basics.findings import Finding, RuleResult
 from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
+    ShownResult,
     Spent,
     opening_of,
     play,
     replay,
     same,
+    shown_results,
     text_of,
     unplayable,
 )
@@ -71,9 +74,19 @@ class CheckInput:
 
     @cached_property
     def seeds(self) -> list[int]:
+        return self.task_seeds(self.num_tasks)
+
+    def task_seeds(self, count: int, *what: str) -> list[int]:
+        """Seeds of training tasks; by `what` they are drawn for, others than `seeds`."""
         if hasattr(self.family, "task_seeds"):
-            return list(self.family.task_seeds("train", 0, self.num_tasks, 0))
-        return [seed_of("check-env", number) for number in range(self.num_tasks)]
+            return list(self.family.task_seeds("train", 0, count, 0))
+        return [seed_of("check-env", *what, number) for number in range(count)]
+
+    def once(self, what: str, make: Callable[[], Any]) -> Any:
+        """What `make` returns, made by the first check that asks for it."""
+        if what not in self._cache:
+            self._cache[what] = make()
+        return self._cache[what]
 
     @cached_property
     def tasks(self) -> list[Task]:
@@ -111,6 +124,18 @@ class CheckInput:
             name: self.play(name, getattr(self.family, f"{name}_action"), chances=2)
             for name in self.baselines
         }
+
+    def acted(self, *names: str) -> list[PlayedTrajectory]:
+        """Of the family's own play (by `names`, or all of it): what said something and raised nothing."""
+        played = chain.from_iterable(self.own.get(name, ()) for name in names or self.own)
+        return [one for one in played if one.texts and not one.error]
+
+    def answer_to(self, start: Script, text: str) -> ShownResult | None:
+        """What is answered to one more text; None where nothing is."""
+        again = replay(self.family, start.then(text))
+        if again.error or len(again.results) != len(start.texts) + 1:
+            return None
+        return shown_results(again)[-1]
 
     @cached_property
     def constants(self) -> dict[str, str]:
@@ -273,6 +298,17 @@ class CheckInput:
             EVERYTHING: self.as_answer(" ".join(listed)),
             f"{EVERYTHING}, each in tags": " ".join(map(self.as_answer, listed)),
         }
+
+
+def until_a_finding(
+    looks: Iterable[Callable[..., Iterator[RuleResult]]], *at: Any
+) -> Iterator[RuleResult]:
+    """What each look at the same says, up to the first that finds something."""
+    for look in looks:
+        results = list(look(*at))
+        yield from results
+        if any(isinstance(result, Finding) for result in results):
+            return
 
 
 def needs_given_words(given: CheckInput) -> bool:

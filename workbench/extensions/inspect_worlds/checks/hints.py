@@ -15,11 +15,17 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import SEEDLIKE, SLOW_S, CheckInput, inside
+from workbench.extensions.inspect_worlds.checks.given import (
+    SEEDLIKE,
+    SLOW_S,
+    CheckInput,
+    inside,
+    until_a_finding,
+)
 from workbench.extensions.scripted_play.playing import Spent, play, text_of
 from workbench.values import Observation, Task
 from workbench.values.errors import shortened
-from workbench.values.seeds import rng_at, seed_of
+from workbench.values.seeds import rng_at
 
 DRAWN = 96  # tasks whose answers are compared with what their prompts show
 SECONDS = 2.0
@@ -71,11 +77,7 @@ def check_hints(given: CheckInput) -> Iterator[RuleResult]:
     if len(answered) < LEAST:
         return
     looks = (_numbers_tell, _places_tell, _forms_tell, _words_tell, _one_is_often_right)
-    for look in (*looks, partial(_one_is_never_right, given)):
-        results = list(look(answered))
-        yield from results
-        if any(isinstance(result, Finding) for result in results):
-            return
+    yield from until_a_finding((*looks, partial(_one_is_never_right, given)), answered)
 
 
 def _answered_tasks(given: CheckInput) -> list[TaskAnswer]:
@@ -83,13 +85,9 @@ def _answered_tasks(given: CheckInput) -> list[TaskAnswer]:
     solver = given.own.get("solver", ())
     if not solver or given.step_s > SLOW_S or given.by_chance:
         return []
-    if hasattr(family, "task_seeds"):
-        seeds = list(family.task_seeds("train", 0, DRAWN, 0))
-    else:
-        seeds = [seed_of("check-env", "hints", number) for number in range(DRAWN)]
     answered: dict[str, TaskAnswer] = {}
     spent = Spent()
-    for task in map(family.task, seeds):
+    for task in map(family.task, given.task_seeds(DRAWN, "hints")):
         if spent.seconds > SECONDS:
             break
         rng = rng_at("check-env", "hints", task.id)

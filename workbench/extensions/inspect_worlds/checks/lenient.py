@@ -98,7 +98,7 @@ def _from_elsewhere(given: CheckInput, answers: Sequence[SolverAnswer]) -> Itera
         for one, other in zip(answers, [*answers[1:], answers[0]]):
             wrong = f"{one.before}{other.words}{one.after}"
             text = text_of_both.format(right=one.words.strip(), wrong=wrong)
-            script = one.played.script._replace(texts=(*one.played.texts[:-1], text))
+            script = one.played.script.ending(text)
             paid += [(one, text)] if is_paid(one, replay(given.family, script)) else []
         yield Checked(len(answers), "a right answer in another place")
         if len(answers) >= LEAST and len(paid) >= OFTEN * len(answers):

@@ -12,13 +12,13 @@ import numpy as np
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import SEEDLIKE, CheckInput
 from workbench.extensions.scripted_play.playing import (
-    PlayedTrajectory,
     Script,
     Spent,
     opening_of,
     play,
     replay,
     same,
+    shown_results,
     text_of,
     unplayable,
 )
@@ -151,15 +151,8 @@ def _alike_once(
         rng_at("check-env", "alike", name, chance) if chance else rng_at("check-env", "alike", name)
     )
     played = play(family, task, chance, lambda env: act(env, rng))
-    here, there = (_outcome(replay(family, Script(one, chance, played.texts))) for one in pair)
+    here, there = (shown_results(replay(family, Script(one, chance, played.texts))) for one in pair)
     return len(played.texts) if same(here, there) else None
-
-
-def _outcome(played: PlayedTrajectory) -> list[Any]:
-    return [
-        (text_of(result.observation), result.reward, result.terminated, result.truncated)
-        for result in played.results
-    ]
 
 
 def _different_fields(one: Task, other: Task) -> list[str]:

@@ -113,18 +113,12 @@ def _known_sums(called: Any) -> Iterator[tuple[Mapping[str, Any], float]]:
 # ------------------------------------------------------------------------------------------------ whole lists
 
 
-def _things(made_call: Any) -> int:
-    listed = made_call.items
-    lines = [line for line in made_call.result.text.splitlines() if line.strip()]
-    return len(lines) if listed is None else len(listed)
-
-
 def cut_lists(called: Any) -> Iterator[RuleResult]:
     """Lists that say they are whole stop at one number of things, and nothing says so."""
     described = called.tool.description
     if not WHOLE.search(described) or LIMITED.search(described):
         return
-    counts = {made_call.result.text: _things(made_call) for made_call in called.worked()}
+    counts = {made_call.result.text: made_call.num_things for made_call in called.worked()}
     most = max(counts.values(), default=0)
     full = [text for text, count in counts.items() if count == most]
     fewer = [text for text, count in counts.items() if count < most]
