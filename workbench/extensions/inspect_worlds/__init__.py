@@ -2,5 +2,6 @@
 
     checks/      E1 to E34, asked of an environment that somebody writes: `workbench check-env`, `wb.check_env`
 
-What plays it is `scripted_play`; the lint asks its own rules of a run's environment in `world_rules`.
+Those of tasks and answers stand in `inspect_tasks`, what plays the environment in `scripted_play`; the lint asks its own rules
+of a run's environment in `world_rules`.
 """

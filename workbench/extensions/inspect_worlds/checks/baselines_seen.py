@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput, until_a_finding
+from workbench.extensions.scripted_play.given import CheckInput, until_a_finding
 from workbench.extensions.scripted_play.paid import NEAR
 from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,

@@ -16,7 +16,7 @@ from workbench.basics.findings import (
     Finding,
     RuleResult,
 )
-from workbench.extensions.inspect_worlds.checks.given import NONSENSE, CheckInput, until_a_finding
+from workbench.extensions.scripted_play.given import NONSENSE, CheckInput, until_a_finding
 from workbench.extensions.scripted_play.paid import NEAR
 from workbench.extensions.scripted_play.playing import PlayedTrajectory, Script, replay
 from workbench.values.errors import shortened

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput, until_a_finding
 from workbench.extensions.inspect_worlds.checks.order import (
     value_for,
     words_of_tasks,
@@ -33,8 +32,9 @@ from workbench.extensions.inspect_worlds.checks.tools_meant import (
     knows_sums,
     turns_pages,
 )
-from workbench.extensions.inspect_worlds.checks.written_numbers import counted
+from workbench.extensions.scripted_play.given import SLOW_S, CheckInput, until_a_finding
 from workbench.extensions.scripted_play.playing import Spent, unplayable
+from workbench.extensions.scripted_play.written_numbers import counted
 from workbench.tools.base import Tool, ToolResult
 from workbench.values import ToolCall
 from workbench.values.errors import shortened

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.scripted_play.given import CheckInput
 from workbench.extensions.scripted_play.paid import (
     NEAR,
     by_success,

@@ -8,7 +8,7 @@ from typing import Any
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.ends import stated_limits
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.scripted_play.given import CheckInput
 from workbench.extensions.scripted_play.playing import (
     Spent,
     opening_of,

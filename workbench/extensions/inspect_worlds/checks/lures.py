@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import EMPTY, CheckInput, until_a_finding
 from workbench.extensions.inspect_worlds.checks.once_more import check_once_more
+from workbench.extensions.scripted_play.given import EMPTY, CheckInput, until_a_finding
 from workbench.extensions.scripted_play.paid import NEAR
 from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import EXAMPLE, NONSENSE, CheckInput, inside
+from workbench.extensions.scripted_play.given import EXAMPLE, NONSENSE, CheckInput, inside
 from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     ShownResult,

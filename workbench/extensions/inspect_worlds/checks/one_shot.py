@@ -9,12 +9,11 @@ from itertools import chain
 from typing import Any
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import (
+from workbench.extensions.scripted_play.given import (
     NONSENSE,
     CheckInput,
     until_a_finding,
 )
-from workbench.extensions.inspect_worlds.checks.written_numbers import NUMBER_WORDS, counted
 from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     is_over,
@@ -22,6 +21,7 @@ from workbench.extensions.scripted_play.playing import (
     replay,
     text_of,
 )
+from workbench.extensions.scripted_play.written_numbers import NUMBER_WORDS, counted
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at
 

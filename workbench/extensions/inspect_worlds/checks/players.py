@@ -14,7 +14,7 @@ from workbench.basics.findings import (
     RuleResult,
 )
 from workbench.extensions.inspect_worlds.checks.baselines_seen import check_baselines_seen
-from workbench.extensions.inspect_worlds.checks.given import NONSENSE, CheckInput
+from workbench.extensions.scripted_play.given import NONSENSE, CheckInput
 from workbench.extensions.scripted_play.paid import known_success
 from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,

@@ -13,7 +13,7 @@ from workbench.basics.findings import (
     NotChecked,
     RuleResult,
 )
-from workbench.extensions.inspect_worlds.checks.given import (
+from workbench.extensions.scripted_play.given import (
     NONSENSE,
     SLOW_S,
     CheckInput,

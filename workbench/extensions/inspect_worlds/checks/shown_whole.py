@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput, inside
 from workbench.extensions.inspect_worlds.checks.offered import check_offered
+from workbench.extensions.scripted_play.given import CheckInput, inside
 from workbench.extensions.scripted_play.leaks import gold_of, holds
 from workbench.extensions.scripted_play.paid import NEAR
 from workbench.extensions.scripted_play.playing import (

@@ -10,7 +10,7 @@ from itertools import islice, permutations
 from typing import Any
 
 from workbench.basics.findings import ERROR, NOTE, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.scripted_play.given import CheckInput
 from workbench.values.errors import shortened
 from workbench.values.seeds import seed_of
 

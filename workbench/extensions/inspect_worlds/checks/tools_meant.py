@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import NONSENSE, CheckInput
+from workbench.extensions.scripted_play.given import NONSENSE, CheckInput
 from workbench.extensions.scripted_play.playing import PlayedTrajectory, Spent, replay, text_of
 from workbench.values.errors import shortened
 

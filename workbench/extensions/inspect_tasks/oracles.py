@@ -10,7 +10,7 @@ from workbench.basics.findings import (
     Finding,
     RuleResult,
 )
-from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
+from workbench.extensions.scripted_play.given import SLOW_S, CheckInput
 from workbench.extensions.scripted_play.leaks import gold_of
 from workbench.extensions.scripted_play.playing import Script, is_over, replay, text_of
 from workbench.values import Task

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.answers import (
+from workbench.extensions.inspect_tasks.answers import (
     LEAST,
     OFTEN,
     AnswerProbe,
@@ -24,12 +24,12 @@ from workbench.extensions.inspect_worlds.checks.answers import (
     is_paid,
     right_answers,
 )
-from workbench.extensions.inspect_worlds.checks.by_form import AnswerResult, said_answers
-from workbench.extensions.inspect_worlds.checks.given import CheckInput, needs_given_words
-from workbench.extensions.inspect_worlds.checks.wider import FURTHER
-from workbench.extensions.inspect_worlds.checks.written_numbers import number_of
+from workbench.extensions.inspect_tasks.by_form import AnswerResult, said_answers
+from workbench.extensions.inspect_tasks.wider import FURTHER
+from workbench.extensions.scripted_play.given import CheckInput, needs_given_words
 from workbench.extensions.scripted_play.leaks import leaves
 from workbench.extensions.scripted_play.playing import Spent, replay
+from workbench.extensions.scripted_play.written_numbers import number_of
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at
 

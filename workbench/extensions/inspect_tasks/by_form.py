@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput, inside
-from workbench.extensions.inspect_worlds.checks.written_numbers import number_of
+from workbench.extensions.scripted_play.given import CheckInput, inside
 from workbench.extensions.scripted_play.leaks import gold_of
 from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
@@ -21,6 +20,7 @@ from workbench.extensions.scripted_play.playing import (
     play,
     replay,
 )
+from workbench.extensions.scripted_play.written_numbers import number_of
 from workbench.values import Task
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at

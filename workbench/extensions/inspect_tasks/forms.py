@@ -9,26 +9,26 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.answers import (
+from workbench.extensions.inspect_tasks.answers import (
     LEAST,
     OFTEN,
     SolverAnswer,
     is_paid,
     right_answers,
 )
-from workbench.extensions.inspect_worlds.checks.demanded import check_demanded
-from workbench.extensions.inspect_worlds.checks.given import (
+from workbench.extensions.inspect_tasks.demanded import check_demanded
+from workbench.extensions.scripted_play.given import (
     EXAMPLE,
     PLACEHOLDER,
     CheckInput,
     inside,
 )
-from workbench.extensions.inspect_worlds.checks.written_numbers import (
+from workbench.extensions.scripted_play.playing import Spent
+from workbench.extensions.scripted_play.written_numbers import (
     WrittenNumber,
     counted,
     number_of,
 )
-from workbench.extensions.scripted_play.playing import Spent
 from workbench.values.errors import shortened
 
 FEWEST = 3  # answers that a form changes

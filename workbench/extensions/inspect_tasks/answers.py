@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.scripted_play.given import CheckInput
 from workbench.extensions.scripted_play.leaks import gold_of
 from workbench.extensions.scripted_play.paid import NEAR
 from workbench.extensions.scripted_play.playing import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workbench.basics.findings import NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.by_form import check_by_form
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.inspect_tasks.by_form import check_by_form
+from workbench.extensions.scripted_play.given import CheckInput
 from workbench.extensions.scripted_play.words import spoken
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.answers import OFTEN, SolverAnswer, is_paid
-from workbench.extensions.inspect_worlds.checks.given import (
+from workbench.extensions.inspect_tasks.answers import OFTEN, SolverAnswer, is_paid
+from workbench.extensions.scripted_play.given import (
     EXAMPLE,
     NONSENSE,
     PLACEHOLDER,

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from workbench.basics.canonical_json import plain
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput, problem_of
-from workbench.extensions.inspect_worlds.checks.kin import check_kin
-from workbench.extensions.inspect_worlds.checks.overlap import check_overlap
+from workbench.extensions.inspect_tasks.kin import check_kin
+from workbench.extensions.inspect_tasks.overlap import check_overlap
+from workbench.extensions.scripted_play.given import CheckInput, problem_of
 from workbench.extensions.scripted_play.playing import (
     Script,
     Spent,

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import EMPTY, CheckInput, inside
-from workbench.extensions.inspect_worlds.checks.hints import check_hints
-from workbench.extensions.inspect_worlds.checks.oracles import check_oracles
-from workbench.extensions.inspect_worlds.checks.told import check_told
+from workbench.extensions.inspect_tasks.hints import check_hints
+from workbench.extensions.inspect_tasks.oracles import check_oracles
+from workbench.extensions.inspect_tasks.told import check_told
+from workbench.extensions.scripted_play.given import EMPTY, CheckInput, inside
 from workbench.extensions.scripted_play.leaks import (
     Probe,
     always_there,

@@ -13,16 +13,15 @@ from math import comb
 import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.answers import (
+from workbench.extensions.inspect_tasks.answers import (
     LEAST,
     SolverAnswer,
     is_paid,
     right_answers,
 )
-from workbench.extensions.inspect_worlds.checks.by_form import AnswerResult, said_answers
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
-from workbench.extensions.inspect_worlds.checks.known_questions import worked_out
-from workbench.extensions.inspect_worlds.checks.written_numbers import number_of
+from workbench.extensions.inspect_tasks.by_form import AnswerResult, said_answers
+from workbench.extensions.inspect_tasks.known_questions import worked_out
+from workbench.extensions.scripted_play.given import CheckInput
 from workbench.extensions.scripted_play.playing import (
     Script,
     Spent,
@@ -30,6 +29,7 @@ from workbench.extensions.scripted_play.playing import (
     replay,
     text_of,
 )
+from workbench.extensions.scripted_play.written_numbers import number_of
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at
 

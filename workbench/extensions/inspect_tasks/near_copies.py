@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Finding
-from workbench.extensions.inspect_worlds.checks.given import (
+from workbench.extensions.scripted_play.given import (
     SEEDLIKE,
     CheckInput,
     without_its_seed,

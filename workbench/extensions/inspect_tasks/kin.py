@@ -13,12 +13,12 @@ from workbench.basics.findings import (
     Finding,
     RuleResult,
 )
-from workbench.extensions.inspect_worlds.checks.given import (
+from workbench.extensions.inspect_tasks.near_copies import near_copies, splits_differ
+from workbench.extensions.scripted_play.given import (
     SLOW_S,
     CheckInput,
     without_its_seed,
 )
-from workbench.extensions.inspect_worlds.checks.near_copies import near_copies, splits_differ
 from workbench.extensions.scripted_play.playing import Spent, is_number, opening_of, play, text_of
 from workbench.values import Task
 from workbench.values.errors import WorkbenchError, shortened

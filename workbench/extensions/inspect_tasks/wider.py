@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 
-from workbench.extensions.inspect_worlds.checks.answers import AnswerProbe, SolverAnswer
-from workbench.extensions.inspect_worlds.checks.written_numbers import (
+from workbench.extensions.inspect_tasks.answers import AnswerProbe, SolverAnswer
+from workbench.extensions.scripted_play.written_numbers import (
     WrittenNumber,
     counted,
     number_of,

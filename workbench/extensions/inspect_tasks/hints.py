@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import (
+from workbench.extensions.scripted_play.given import (
     SEEDLIKE,
     SLOW_S,
     CheckInput,

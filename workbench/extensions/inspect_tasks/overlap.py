@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import SEEDLIKE, CheckInput
+from workbench.extensions.scripted_play.given import SEEDLIKE, CheckInput
 from workbench.extensions.scripted_play.playing import (
     Script,
     Spent,

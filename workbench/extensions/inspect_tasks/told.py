@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from workbench.basics.findings import Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import (
+from workbench.extensions.scripted_play.given import (
     EMPTY,
     NONSENSE,
     SEEDLIKE,
