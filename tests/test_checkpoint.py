@@ -337,8 +337,8 @@ def test_there_is_no_pickle_anywhere():
     }
     # Checks of environments take fingerprints by `pickle.dumps`; nothing is read back.
     for name in (
-        "workbench/extensions/inspect_worlds/sharing.py",
-        "workbench/extensions/inspect_worlds/reachable.py",
+        "workbench/extensions/scripted_play/sharing.py",
+        "workbench/extensions/scripted_play/reachable.py",
     ):
         text = (ROOT / name).read_text()
         if "pickle.load" not in text and "Unpickler" not in text:

@@ -295,7 +295,7 @@ def drawn_layers(page: str) -> dict[str, int]:
     layer = -1
     for line in page.split("```text\n")[1].split("```")[0].splitlines():
         layer = int(line[:3]) if line[:3].strip() else layer
-        names = re.findall(r"\b([a-z]+(?:/[a-z]+)*)/", line)
+        names = re.findall(r"\b([a-z]+(?:/[a-z_]+)*)/", line)
         layers |= dict.fromkeys((name.replace("/", ".") for name in names), layer)
     return layers
 

@@ -13,16 +13,18 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.test_layers import ROOT, layer_faults, read_package, room_of
+from tests.test_layers import LAYERS, ROOT, layer_faults, read_package, room_of
 from workbench.basics import extensions
 from workbench.basics.extensions import KINDS, SHIPPED, Face, faces, provided, read_face, service
 from workbench.basics.plugins import load_named
 from workbench.values.errors import ConfigError
 
+PREFIX = "extensions."  # of an extension's room
 NAMES = sorted(path.name for path in SHIPPED.iterdir() if (path / "__init__.py").is_file())
 
 # Imports every module of the core, trains two steps, lints them and shows the run, beside whatever extensions are left.
@@ -117,9 +119,10 @@ def copies(
 
 
 def copy_without(whole: Path, folder: Path, names: list[str]) -> None:
-    """Copy the package, less these extensions, beside the shipped policies."""
+    """Copy the package, less these extensions and those that stand on one of them, beside the shipped policies."""
     shutil.copytree(whole, folder / "workbench")
-    for name in names:
+    above = [upper for upper, lower in crossing_imports() if lower in names]
+    for name in {*names, *above}:
         shutil.rmtree(folder / "workbench/extensions" / name)
     (folder / "data").symlink_to(ROOT / "data")
 
@@ -161,15 +164,24 @@ def test_negative_control_a_core_that_needs_an_extension_is_noticed(
     assert status != 0 and "workbench.extensions.bias" in output
 
 
-def test_no_extension_imports_another():
+@cache
+def crossing_imports() -> frozenset[tuple[str, str]]:
+    """(extension, another one that it imports)."""
     imports, modules = read_package(ROOT / "workbench")
-    rooms = {
+    pairs = {
         (room_of(each.importer), room_of(each.target)) for each in imports if each.target in modules
     }
-    crossing = [
-        (a, b) for a, b in rooms if a.startswith("extensions.") and b.startswith("extensions.")
-    ]
-    assert [pair for pair in crossing if pair[0] != pair[1]] == []
+    crossing = [(upper, lower) for upper, lower in pairs if upper != lower]
+    return frozenset(
+        (upper.removeprefix(PREFIX), lower.removeprefix(PREFIX))
+        for upper, lower in crossing
+        if upper.startswith(PREFIX) and lower.startswith(PREFIX)
+    )
+
+
+def test_an_extension_imports_only_one_that_has_a_lower_layer():
+    imported = {lower for _, lower in crossing_imports()}
+    assert imported == {room.removeprefix(PREFIX) for room in LAYERS if room.startswith(PREFIX)}
 
 
 @pytest.mark.parametrize("name", NAMES)

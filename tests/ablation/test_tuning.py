@@ -21,7 +21,7 @@ from workbench.extensions.ablation.plan import Job, config_of, jobs, settings_of
 from workbench.extensions.ablation.reading import read_plan
 from workbench.extensions.ablation.table import held
 from workbench.extensions.ablation.tuning import check_tuning, chosen_in, trials_of, tuned
-from workbench.extensions.inspect_worlds.rules.evaluations import held_out
+from workbench.extensions.world_rules.evaluations import held_out
 from workbench.run.writer import write_file
 from workbench.training.session import open_session
 from workbench.values.errors import ConfigError, WorkbenchError

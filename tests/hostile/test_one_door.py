@@ -33,8 +33,8 @@ ALLOWED = {
         "engines/vllm_transfer.py",
         "_pieces",
     ): "weights that the learner beside it wrote",
-    ("dumps", "extensions/inspect_worlds/sharing.py", ""): "written to be compared, never read",
-    ("dumps", "extensions/inspect_worlds/reachable.py", ""): "likewise",
+    ("dumps", "extensions/scripted_play/sharing.py", ""): "written to be compared, never read",
+    ("dumps", "extensions/scripted_play/reachable.py", ""): "likewise",
 }
 CALLS = (
     "from_pretrained",

@@ -20,7 +20,7 @@ and the "package.module:Name" behind it, which is imported when the name is used
     [project.entry-points."workbench.extensions"]
     my_extension = "my_extension"
 
-Taking a folder away takes away what it adds, and nothing else.
+Taking a folder away takes away what it adds and whoever imports it (docs/design/packages.md), and nothing else.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tests.beside import environment_beside, python_beside
 from tests.counts import reduced
 from tests.envs.adapters.trajectories import COUNTS, all_well, some_trajectories
 from workbench.extensions.adapters.openenv import OpenEnv
-from workbench.extensions.inspect_worlds.rules.replayed import RULES as R20
+from workbench.extensions.world_rules.replayed import RULES as R20
 from workbench.linting import Evidence, check
 from workbench.tools.action_format import format_action
 from workbench.values import StopReason

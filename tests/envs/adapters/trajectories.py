@@ -8,7 +8,7 @@ import os
 from data.make.tiny_tokenizer import build_tokenizer
 from workbench.chat import ChatFormat
 from workbench.engines.scripted import ScriptedEngine
-from workbench.extensions.inspect_worlds.rules.replayed import RULES as R20
+from workbench.extensions.world_rules.replayed import RULES as R20
 from workbench.linting import Evidence, check
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig

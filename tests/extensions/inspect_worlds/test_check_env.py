@@ -17,6 +17,7 @@ from tests.extensions.inspect_worlds import test_kinds_of_words as of_words
 from tests.extensions.inspect_worlds import test_users_own_bugs as users
 from tests.extensions.inspect_worlds.test_kinds_planted_blind import KINDS
 from workbench import cli
+from workbench.extensions.inspect_worlds import checks
 from workbench.extensions.inspect_worlds.checks import CHECKS, check_family
 from workbench.extensions.inspect_worlds.checks.ends import stated_limits
 from workbench.values.errors import ConfigError
@@ -191,6 +192,14 @@ def test_what_is_not_the_same_twice_says_so_and_is_not_compared():
 
     report = check_family(Wild(), only=("E3", "E4", "E5"), budget_s=0.5).findings
     assert report.ok and "says that it is not" in report["E5"].missing[0]
+
+
+def test_checks_of_an_extension_that_is_not_there_are_not_checked(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "has_service", lambda name: False)
+        without = check_family(mistakes.Numbers(), only=("E1",), budget_s=0.1).findings
+    report = check_family(mistakes.Numbers(), only=("E1",), budget_s=0.1).findings
+    assert "inspect_tasks" in without["E1"].missing[0] and not report["E1"].missing
 
 
 def test_a_task_that_cannot_be_made_is_the_only_finding():

@@ -7,8 +7,8 @@ import pytest
 
 from tests.counts import reduced
 from tests.extensions.inspect_worlds import quizzes, shelves, tracks
+from workbench.extensions.inspect_tasks.answers import framed
 from workbench.extensions.inspect_worlds.checks import check_family
-from workbench.extensions.inspect_worlds.checks.answers import framed
 
 # (family, its bug) -> (check, words of the finding, severity)
 KINDS = {

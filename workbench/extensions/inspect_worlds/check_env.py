@@ -20,7 +20,7 @@ from workbench.engines.intake import model_context
 from workbench.engines.policy import load_tokenizer, read_pretrained
 from workbench.extensions.inspect_worlds.checks import EnvReport, check_family
 from workbench.extensions.inspect_worlds.view import env_check_view
-from workbench.extensions.inspect_worlds.words import TextPath
+from workbench.extensions.scripted_play.words import TextPath
 from workbench.rollouts.config import CollectConfig
 from workbench.training.config import PRESETS, Config, load_config
 from workbench.training.sections import PolicyConfig

@@ -143,7 +143,7 @@ def vary_words(
 ) -> Iterator[RuleResult]:
     """Harmless variations of the words, walked: a note where one is not paid; an error where it was declared harmless."""
     if not has_service("variations_of"):
-        yield NotChecked("the extension inspect_worlds, which has the variations")
+        yield NotChecked("the extension scripted_play, which has the variations")
         return
     variations_of = service("variations_of", "harmless variations of an answer")
     must, asked = variations_of(SimpleNamespace(may_vary=may_vary))

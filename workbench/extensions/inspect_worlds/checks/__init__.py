@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from workbench.basics.findings import Answer, Finding, LintReport, RuleResult, answered, heard_out
+from workbench.basics.extensions import has_service, service
+from workbench.basics.findings import (
+    Answer,
+    Finding,
+    LintReport,
+    NotChecked,
+    RuleResult,
+    answered,
+    heard_out,
+)
 from workbench.extensions.inspect_worlds.checks.bearings import check_bearings
 from workbench.extensions.inspect_worlds.checks.chance import (
     check_chance,
@@ -33,24 +42,13 @@ from workbench.extensions.inspect_worlds.checks.farm import (
     check_farming,
 )
 from workbench.extensions.inspect_worlds.checks.felt import check_felt
-from workbench.extensions.inspect_worlds.checks.forms import check_forms
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
 from workbench.extensions.inspect_worlds.checks.idle_settings import check_settings_do
 from workbench.extensions.inspect_worlds.checks.late import check_keys, check_replies
-from workbench.extensions.inspect_worlds.checks.lenient import check_lenient
 from workbench.extensions.inspect_worlds.checks.order import check_order
 from workbench.extensions.inspect_worlds.checks.players import check_players
-from workbench.extensions.inspect_worlds.checks.right_ones import check_right_ones
 from workbench.extensions.inspect_worlds.checks.scores import check_scores
-from workbench.extensions.inspect_worlds.checks.shown import (
-    check_context,
-    check_leaks,
-    check_messages_said,
-    check_text,
-)
 from workbench.extensions.inspect_worlds.checks.shown_whole import check_shown
 from workbench.extensions.inspect_worlds.checks.swallowed import check_swallowed
-from workbench.extensions.inspect_worlds.checks.tasks import check_splits, check_tasks
 from workbench.extensions.inspect_worlds.checks.upkeep import (
     StepCost,
     check_cost,
@@ -58,8 +56,8 @@ from workbench.extensions.inspect_worlds.checks.upkeep import (
     check_workers,
     cost_of,
 )
-from workbench.extensions.inspect_worlds.checks.words import check_solver_words
-from workbench.extensions.inspect_worlds.words import TextPath
+from workbench.extensions.scripted_play.given import CheckInput
+from workbench.extensions.scripted_play.words import TextPath
 from workbench.values import Observation
 from workbench.worlds.base import EnvFamily
 from workbench.worlds.baselines import BASELINES, NONE_KNOWN
@@ -75,6 +73,18 @@ class EnvCheck(NamedTuple):
     check: Callable[[CheckInput], Iterator[RuleResult]]
 
 
+def _of_tasks(check_id: str) -> Callable[[CheckInput], Iterator[RuleResult]]:
+    """A check of tasks and answers, which another extension has."""
+
+    def check(given: CheckInput) -> Iterator[RuleResult]:
+        if not has_service("task_checks"):
+            yield NotChecked("the extension inspect_tasks, which looks at tasks and answers")
+            return
+        yield from service("task_checks", "workbench check-env")[check_id](given)
+
+    return check
+
+
 CHECKS: tuple[EnvCheck, ...] = (
     EnvCheck(
         "E1",
@@ -83,14 +93,14 @@ CHECKS: tuple[EnvCheck, ...] = (
         "a stored trajectory cannot be played again",
         "Draw everything in task(task_seed) from rng_at('my_env', task_seed) (workbench.values.seeds), put plain JSON values "
         "that make the problem into the payload, and read nothing else in reset.",
-        check_tasks,
+        _of_tasks("E1"),
     ),
     EnvCheck(
         "E2",
         "held-out tasks are not training tasks",
         "evaluation tells what was remembered, not what was learned",
         "Let split_of(task) decide by what the task asks (content_split of workbench.worlds.splits), never by its seed.",
-        check_splits,
+        _of_tasks("E2"),
     ),
     EnvCheck(
         "E3",
@@ -122,7 +132,7 @@ CHECKS: tuple[EnvCheck, ...] = (
         "what is shown can be read",
         "tokens are spent on codes that say nothing, and foreign text acts in a terminal",
         "Strip or translate codes where the observation is built; decode bytes with their own encoding.",
-        check_text,
+        _of_tasks("E6"),
     ),
     EnvCheck(
         "E7",
@@ -130,14 +140,14 @@ CHECKS: tuple[EnvCheck, ...] = (
         "the policy answers nobody, or is shown words as its own that it did not sample",
         "End every observation with a message by 'user' (or 'tool', after a call) that "
         "says what is the case now.",
-        check_messages_said,
+        _of_tasks("E7"),
     ),
     EnvCheck(
         "E8",
         "prompts fit the context",
         "trajectories end without a turn, or in the middle",
         "Shorten prompts and replies, or raise collect.max_context.",
-        check_context,
+        _of_tasks("E8"),
     ),
     EnvCheck(
         "E9",
@@ -146,7 +156,7 @@ CHECKS: tuple[EnvCheck, ...] = (
         "nothing of it is left elsewhere",
         "Keep the answer out of prompts, refusals and hints; info is for people and is "
         "shown to no policy.",
-        check_leaks,
+        _of_tasks("E9"),
     ),
     EnvCheck(
         "E10",
@@ -224,7 +234,7 @@ CHECKS: tuple[EnvCheck, ...] = (
         "all; or every answer earns",
         "Read answers by searching for them, white space stripped; or say what may vary: may_vary = ('spaces', 'line "
         "breaks', 'full stop', 'case', 'prose'), those that the world accepts, () for none. Plain words are always paid.",
-        check_solver_words,
+        _of_tasks("E19"),
     ),
     EnvCheck(
         "E20",
@@ -284,7 +294,7 @@ CHECKS: tuple[EnvCheck, ...] = (
         "the policy learns what is easier than the task: to list, to begin an answer, to copy the question",
         "Compare the whole answer with the right one after strip() and what may_vary says; numbers by their value, lists item by "
         "item with their length.",
-        check_lenient,
+        _of_tasks("E27"),
     ),
     EnvCheck(
         "E28",
@@ -305,7 +315,7 @@ CHECKS: tuple[EnvCheck, ...] = (
         "a right answer may be written as the prompt writes",
         "who follows the prompt's own example is told that a right answer is wrong, and learns the form that the code expects",
         "Compare numbers by their value and words without case; or let the prompt's example have the form that is read.",
-        check_forms,
+        _of_tasks("E30"),
     ),
     EnvCheck(
         "E31",
@@ -327,7 +337,7 @@ CHECKS: tuple[EnvCheck, ...] = (
         "what is right is called right",
         "a policy that is right is told that it is wrong, or the other way round, and no curve shows it",
         "Make the gold answer by a second way and compare; judge what was asked for in place of comparing with one solution.",
-        check_right_ones,
+        _of_tasks("E33"),
     ),
     EnvCheck(
         "E34",

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
-from workbench.extensions.inspect_worlds.paid import NEAR
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.given import CheckInput, until_a_finding
+from workbench.extensions.scripted_play.paid import NEAR
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     global_dice,
     play,
     replay,
+    shown_results,
     text_of,
 )
 from workbench.values import Task
@@ -38,7 +39,7 @@ VOCABULARY = 12  # different actions of a world that has a few of them
 
 
 def check_baselines_seen(given: CheckInput) -> Iterator[RuleResult]:
-    for look in (
+    looks = (
         _changes_the_world,
         _draws_elsewhere,
         _goes_by_the_hidden,
@@ -48,18 +49,8 @@ def check_baselines_seen(given: CheckInput) -> Iterator[RuleResult]:
         _is_refused,
         _never_solves,
         _knows_too_much,
-    ):
-        results = list(look(given))
-        yield from results
-        if any(isinstance(result, Finding) for result in results):
-            return
-
-
-def _outcome(played: PlayedTrajectory) -> list[Any]:
-    return [
-        (text_of(result.observation), result.reward, result.terminated, result.info.get("success"))
-        for result in played.results
-    ]
+    )
+    yield from until_a_finding(looks, given)
 
 
 def _changes_the_world(given: CheckInput) -> Iterator[RuleResult]:
@@ -71,10 +62,12 @@ def _changes_the_world(given: CheckInput) -> Iterator[RuleResult]:
             unasked = replay(given.family, played.script)
             again = _asked_in_vain(given, name, played)
             once_more = replay(given.family, played.script)
-            if _outcome(unasked) != _outcome(once_more):
+            if shown_results(unasked) != shown_results(once_more):
                 return  # chance, or what others left behind: E3 and E22 say so
             asked += 1
-            if _outcome(again) != _outcome(unasked) and _outcome(again) == _outcome(played):
+            if shown_results(again) != shown_results(unasked) and shown_results(
+                again
+            ) == shown_results(played):
                 different.append((played, unasked))
         yield Checked(asked, f"words of {name} without it")
         if len(different) >= LEAST:
@@ -201,7 +194,7 @@ def _is_beaten(given: CheckInput) -> Iterator[RuleResult]:
 
 def _always_the_same(given: CheckInput) -> Iterator[RuleResult]:
     """Random play says one text at every task and turn; others are understood, too."""
-    random = [one for one in given.own.get("random", ()) if one.texts and not one.error]
+    random = given.acted("random")
     times: Counter[str] = Counter()
     for one in random:
         times.update(one.texts)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 from workbench.basics.findings import ERROR, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput, inside
 from workbench.extensions.inspect_worlds.checks.hinted import check_hinted
-from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, text_of
+from workbench.extensions.scripted_play.given import CheckInput, inside
+from workbench.extensions.scripted_play.playing import PlayedTrajectory, text_of
 from workbench.values.errors import shortened
 
 LEAST = 4  # moves by which an axis is judged
@@ -93,7 +92,7 @@ def check_bearings(given: CheckInput) -> Iterator[RuleResult]:
     if (why := given.why_not_played(baselines=True)) is not None:
         yield NotChecked(why)
         return
-    played = [one for one in chain.from_iterable(given.own.values()) if one.texts and not one.error]
+    played = given.acted()
     yield from _directions(given, played)
     yield from _past_the_edge(given, played)
     yield from check_hinted(given)

@@ -16,9 +16,9 @@ from workbench.basics.findings import (
     Finding,
     RuleResult,
 )
-from workbench.extensions.inspect_worlds.checks.given import NONSENSE, CheckInput
-from workbench.extensions.inspect_worlds.paid import NEAR
-from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, Script, replay
+from workbench.extensions.scripted_play.given import NONSENSE, CheckInput, until_a_finding
+from workbench.extensions.scripted_play.paid import NEAR
+from workbench.extensions.scripted_play.playing import PlayedTrajectory, Script, replay
 from workbench.values.errors import shortened
 from workbench.values.stats import Estimate, mean_interval
 
@@ -38,18 +38,11 @@ ABSTAIN = re.compile(
 
 
 def check_beside(given: CheckInput) -> Iterator[RuleResult]:
-    solver = [
-        played
-        for played in given.own.get("solver", ())
-        if played.texts and not played.error and played.reward is not None
-    ]
+    solver = [played for played in given.acted("solver") if played.reward is not None]
     if len(solver) < LEAST:
         return
-    for look in (_said_again, _paid_again, _nonsense_saves, _of_one_kind):
-        results = list(look(given, solver))
-        yield from results
-        if any(isinstance(result, Finding) for result in results):
-            return
+    looks = (_said_again, _paid_again, _nonsense_saves, _of_one_kind)
+    yield from until_a_finding(looks, given, solver)
 
 
 # ------------------------------------------------------------------------------------------------ words again and again
@@ -64,7 +57,7 @@ def _said_again(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> Iterat
         best = 0.0
         for word in list(words)[-WORDS:]:
             text = given.as_answer(" ".join([word] * TIMES))
-            again = replay(given.family, played.script._replace(texts=(*played.texts[:-1], text)))
+            again = replay(given.family, played.script.ending(text))
             reward = again.reward or 0.0
             if reward > best:
                 best, example = reward, word

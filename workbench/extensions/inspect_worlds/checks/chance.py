@@ -7,8 +7,8 @@ from typing import Any
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.dice import Draw, draws_of
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.given import CheckInput
+from workbench.extensions.scripted_play.playing import (
     Script,
     answers_in,
     global_dice,
@@ -19,7 +19,7 @@ from workbench.extensions.inspect_worlds.playing import (
     text_of,
     unplayable,
 )
-from workbench.extensions.inspect_worlds.sharing import (
+from workbench.extensions.scripted_play.sharing import (
     among_others,
     first_apart,
     played_alone,

@@ -10,8 +10,8 @@ from typing import Any
 
 from workbench.basics.extensions import has_service, service
 from workbench.basics.findings import Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.given import CheckInput
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     replay,
     same,

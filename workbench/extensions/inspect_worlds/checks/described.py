@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
 from workbench.extensions.inspect_worlds.checks.order import (
     value_for,
     words_of_tasks,
@@ -33,8 +32,9 @@ from workbench.extensions.inspect_worlds.checks.tools_meant import (
     knows_sums,
     turns_pages,
 )
-from workbench.extensions.inspect_worlds.checks.written_numbers import counted
-from workbench.extensions.inspect_worlds.playing import Spent, unplayable
+from workbench.extensions.scripted_play.given import SLOW_S, CheckInput, until_a_finding
+from workbench.extensions.scripted_play.playing import Spent, unplayable
+from workbench.extensions.scripted_play.written_numbers import counted
 from workbench.tools.base import Tool, ToolResult
 from workbench.values import ToolCall
 from workbench.values.errors import shortened
@@ -80,6 +80,12 @@ class CallResult(NamedTuple):
     def items(self) -> list[str] | None:
         """The things that the result lists, as texts; None where it is no list."""
         return items_of(self.result.text)
+
+    @property
+    def num_things(self) -> int:
+        """Of a list its items, else lines that are not empty."""
+        lines = [line for line in self.result.text.splitlines() if line.strip()]
+        return len(lines) if self.items is None else len(self.items)
 
 
 class ToolCalls:
@@ -149,11 +155,7 @@ def check_described(given: CheckInput) -> Iterator[RuleResult]:
             called = ToolCalls(env, tool, given, written.get(tool.name, ()))
             _make_calls(called)
             yield Checked(len(called.known), "calls of tools")
-            for look in LOOKS:
-                results = list(look(called))
-                yield from results
-                if any(isinstance(result, Finding) for result in results):
-                    break
+            yield from until_a_finding(LOOKS, called)
 
 
 def _written_calls(given: CheckInput) -> dict[str, list[dict[str, Any]]]:

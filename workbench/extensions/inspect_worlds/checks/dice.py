@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workbench.extensions.inspect_worlds.playing import Script, play
+from workbench.extensions.scripted_play.playing import Script, play
 from workbench.worlds.base import EnvFamily
 
 NO_DRAW = (
@@ -49,7 +49,7 @@ PASSED_BY = (
     "base_events.py",
     "subprocess.py",
     "logging/",
-    "inspect_worlds/playing.py",
+    "scripted_play/playing.py",
 )
 
 

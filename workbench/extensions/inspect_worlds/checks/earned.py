@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
-from workbench.extensions.inspect_worlds.paid import (
+from workbench.extensions.scripted_play.given import CheckInput
+from workbench.extensions.scripted_play.paid import (
     NEAR,
     by_success,
     contradictions,
@@ -22,7 +22,7 @@ from workbench.extensions.inspect_worlds.paid import (
     success_disagrees,
     success_unpaid,
 )
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Spent,
     is_number,

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput, inside
 from workbench.extensions.inspect_worlds.checks.one_shot import check_granted, check_one_shot
-from workbench.extensions.inspect_worlds.checks.written_numbers import NUMBER_WORDS, counted
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.given import CheckInput, inside
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
     is_over,
@@ -22,6 +21,7 @@ from workbench.extensions.inspect_worlds.playing import (
     replay,
     text_of,
 )
+from workbench.extensions.scripted_play.written_numbers import NUMBER_WORDS, counted
 from workbench.values import Observation
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at

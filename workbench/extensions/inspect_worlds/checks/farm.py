@@ -9,16 +9,16 @@ import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.beside import check_beside
-from workbench.extensions.inspect_worlds.checks.given import (
+from workbench.extensions.inspect_worlds.checks.loops import check_loops
+from workbench.extensions.inspect_worlds.checks.lures import check_lures
+from workbench.extensions.scripted_play.given import (
     EMPTY,
     EVERYTHING,
     CheckInput,
     needs_given_words,
 )
-from workbench.extensions.inspect_worlds.checks.loops import check_loops
-from workbench.extensions.inspect_worlds.checks.lures import check_lures
-from workbench.extensions.inspect_worlds.paid import NEAR
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.paid import NEAR
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     is_number,
 )

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import NONSENSE, CheckInput
 from workbench.extensions.inspect_worlds.checks.late import ANNOUNCED
 from workbench.extensions.inspect_worlds.checks.once_more import check_amounts
-from workbench.extensions.inspect_worlds.paid import NEAR
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.given import NONSENSE, CheckInput
+from workbench.extensions.scripted_play.paid import NEAR
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Spent,
     is_number,

@@ -9,9 +9,9 @@ from itertools import chain
 from typing import NamedTuple
 
 from workbench.basics.findings import ERROR, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput, inside
-from workbench.extensions.inspect_worlds.checks.written_numbers import number_of
-from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, text_of
+from workbench.extensions.scripted_play.given import CheckInput, inside
+from workbench.extensions.scripted_play.playing import PlayedTrajectory, text_of
+from workbench.extensions.scripted_play.written_numbers import number_of
 from workbench.values.errors import shortened
 
 LEAST = 4

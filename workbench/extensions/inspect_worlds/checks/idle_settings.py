@@ -8,8 +8,14 @@ from typing import Any
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.ends import stated_limits
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
-from workbench.extensions.inspect_worlds.playing import Spent, opening_of, play, text_of
+from workbench.extensions.scripted_play.given import CheckInput
+from workbench.extensions.scripted_play.playing import (
+    Spent,
+    opening_of,
+    play,
+    shown_results,
+    text_of,
+)
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at, seed_of
 
@@ -103,20 +109,10 @@ def _what_comes(given: CheckInput, family: Any) -> list[Any]:
             played = play(
                 family, task, dynamics, lambda env, act=act, rng=rng: act(env, rng), most=TURNS
             )
-            answers = [
-                (text_of(result.observation), result.reward, result.terminated, result.truncated)
-                for result in played.results
-            ]
-            came.append(
-                (text_of(played.opening), played.texts, answers, played.scored, played.error)
-            )
+            shown = (text_of(played.opening), shown_results(played))
+            came.append((shown, played.texts, played.scored, played.error))
         nothing = play(family, task, 0, lambda env: "", most=TURNS)
-        came.append(
-            [
-                (text_of(result.observation), result.reward, result.terminated)
-                for result in nothing.results
-            ]
-        )
+        came.append(shown_results(nothing))
     return came
 
 

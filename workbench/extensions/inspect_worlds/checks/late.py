@@ -16,8 +16,8 @@ from workbench.basics.findings import (
     NotChecked,
     RuleResult,
 )
-from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.given import SLOW_S, CheckInput
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
     Spent,

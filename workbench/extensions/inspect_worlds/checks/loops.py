@@ -12,9 +12,9 @@ import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.beside import ABSTAIN, INCOME
-from workbench.extensions.inspect_worlds.checks.given import NONSENSE, CheckInput
-from workbench.extensions.inspect_worlds.paid import NEAR
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.given import NONSENSE, CheckInput
+from workbench.extensions.scripted_play.paid import NEAR
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
     Spent,

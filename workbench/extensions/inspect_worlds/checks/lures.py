@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import EMPTY, CheckInput
 from workbench.extensions.inspect_worlds.checks.once_more import check_once_more
-from workbench.extensions.inspect_worlds.paid import NEAR
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.given import EMPTY, CheckInput, until_a_finding
+from workbench.extensions.scripted_play.paid import NEAR
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
     Spent,
@@ -45,11 +45,8 @@ def check_lures(given: CheckInput) -> Iterator[RuleResult]:
     solver = given.own.get("solver", ())
     if len(solver) < LEAST or not any(played.success is not False for played in solver):
         return
-    for look in (_earns_more, _never_ends, check_once_more, _waits, _turned):
-        results = list(look(given, solver))
-        yield from results
-        if any(isinstance(result, Finding) for result in results):
-            return
+    looks = (_earns_more, _never_ends, check_once_more, _waits, _turned)
+    yield from until_a_finding(looks, given, solver)
 
 
 # ------------------------------------------------------------------------------------------------ another way to play
@@ -175,7 +172,7 @@ def _greedy(given: CheckInput, script: Script, actions: Sequence[str], spent: Sp
         if len(best) > 1:  # of equal ones, that after which most can be had
             ahead = {text: _most_after(given, script, text, actions) for text in best}
             best = [max(ahead, key=ahead.get)]
-        script = script._replace(texts=(*script.texts, best[0]))
+        script = script.then(best[0])
     return script
 
 
@@ -183,7 +180,7 @@ def _next_rewards(given: CheckInput, script: Script, actions: Sequence[str]) -> 
     """What each action pays next, of those that end nothing."""
     worth: dict[str, float] = {}
     for text in actions:
-        ahead = replay(given.family, script._replace(texts=(*script.texts, text)))
+        ahead = replay(given.family, script.then(text))
         last = ahead.results[-1] if ahead.results and not ahead.error else None
         if last is not None and not is_over(last) and is_number(last.reward):
             worth[text] = float(last.reward)
@@ -191,7 +188,7 @@ def _next_rewards(given: CheckInput, script: Script, actions: Sequence[str]) -> 
 
 
 def _most_after(given: CheckInput, script: Script, text: str, actions: Sequence[str]) -> float:
-    further = _next_rewards(given, script._replace(texts=(*script.texts, text)), actions)
+    further = _next_rewards(given, script.then(text), actions)
     return max(further.values(), default=float("-inf"))
 
 

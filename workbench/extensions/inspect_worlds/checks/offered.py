@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import EXAMPLE, NONSENSE, CheckInput, inside
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.given import EXAMPLE, NONSENSE, CheckInput, inside
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
-    Script,
+    ShownResult,
     Spent,
-    is_over,
-    replay,
     text_of,
 )
 from workbench.values.errors import shortened
@@ -62,7 +59,7 @@ def _listed_moves(given: CheckInput) -> Iterator[RuleResult]:
     refused: list[tuple[PlayedTrajectory, str, str]] = []
     asked = 0
     spent = Spent()
-    played = [one for one in chain.from_iterable(given.own.values()) if one.texts and not one.error]
+    played = given.acted()
     # A list has the form of what is played: one of its moves is said somewhere.
     spoken = {inside(text) for text in given.common_actions(COMMON)}
     for number, one in enumerate(played[:STATES]):
@@ -72,13 +69,13 @@ def _listed_moves(given: CheckInput) -> Iterator[RuleResult]:
         if spent.seconds > given.budget_s or len(moves) < 2 or not spoken & set(moves):
             continue
         start = one.script._replace(texts=one.texts[:k])
-        nonsense = _answered(given, start, NONSENSE)
+        nonsense = given.answer_to(start, NONSENSE)
         for move in moves[:MOVES]:
             asked += 1
             text = _in_the_form_of(one.texts[k], move)
-            answer = _answered(given, start, text)
+            answer = given.answer_to(start, text)
             if _is_unread(answer, text, nonsense):
-                refused.append((one, move, answer))
+                refused.append((one, move, f"{answer.text} {answer.reward}"))
     yield Checked(asked, "moves that are listed")
     if asked >= LEAST and len(refused) >= 2 and len({one.task.id for one, _, _ in refused}) >= 2:
         yield _refused(refused, asked)
@@ -93,19 +90,12 @@ def _refused(refused: Sequence[tuple[PlayedTrajectory, str, str]], asked: int) -
     )
 
 
-def _is_unread(answer: str | None, text: str, nonsense: str | None) -> bool:
+def _is_unread(answer: ShownResult | None, text: str, nonsense: ShownResult | None) -> bool:
     """Whether a text is answered as nonsense is, its own words aside."""
-    if answer is None or nonsense is None or answer.startswith("over"):
+    if answer is None or nonsense is None or answer.is_over or nonsense.is_over:
         return False
-    return answer.replace(text, "") == nonsense.replace(NONSENSE, "")
-
-
-def _answered(given: CheckInput, start: Script, text: str) -> str | None:
-    again = replay(given.family, start._replace(texts=(*start.texts, text)))
-    if again.error or len(again.results) != len(start.texts) + 1:
-        return None
-    last = again.results[-1]
-    return f"{'over ' if is_over(last) else ''}{text_of(last.observation)} {last.reward}"
+    same_words = answer.text.replace(text, "") == nonsense.text.replace(NONSENSE, "")
+    return same_words and answer.reward == nonsense.reward
 
 
 # ------------------------------------------------------------------------------------------------ tries

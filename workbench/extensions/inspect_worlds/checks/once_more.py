@@ -9,9 +9,9 @@ from itertools import chain
 import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
-from workbench.extensions.inspect_worlds.paid import NEAR
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.given import CheckInput
+from workbench.extensions.scripted_play.paid import NEAR
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Spent,
     is_number,

@@ -9,16 +9,19 @@ from itertools import chain
 from typing import Any
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import NONSENSE, SLOW_S, CheckInput
-from workbench.extensions.inspect_worlds.checks.written_numbers import NUMBER_WORDS, counted
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.given import (
+    NONSENSE,
+    CheckInput,
+    until_a_finding,
+)
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     is_over,
     play,
     replay,
     text_of,
-    unplayable,
 )
+from workbench.extensions.scripted_play.written_numbers import NUMBER_WORDS, counted
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at
 
@@ -59,7 +62,7 @@ INCLUDED = re.compile(
 
 def check_one_shot(given: CheckInput) -> Iterator[RuleResult]:
     """A wrong answer in the place of the right one, and then the right one."""
-    if unplayable(given.family) is not None or given.step_s > SLOW_S or given.family.max_turns < 2:
+    if given.why_not_played() is not None or given.family.max_turns < 2:
         return
     prompt = given.first_prompt
     yield from _wrong_last(given, prompt)
@@ -76,16 +79,14 @@ def _wrong_last(given: CheckInput, prompt: str) -> Iterator[RuleResult]:
     ends = 0
     asked = 0
     for one, wrong in zip(solved, _wrong_answers(given, solved)):
-        tried = replay(given.family, one.script._replace(texts=(*one.texts[:-1], wrong)))
+        tried = replay(given.family, one.script.ending(wrong))
         if tried.error or not tried.results or tried.success:
             continue
         asked += 1
         if is_over(tried.results[-1]):
             ends += tried.results[-1].terminated
             continue
-        again = replay(
-            given.family, one.script._replace(texts=(*one.texts[:-1], wrong, one.texts[-1]))
-        )
+        again = replay(given.family, one.script.ending(wrong).then(one.texts[-1]))
         goes_on += bool(again.success)
     yield Checked(asked, "a wrong answer first")
     if once and asked >= LEAST and goes_on == asked:
@@ -133,12 +134,8 @@ def _nothing_else_ends(given: CheckInput, prompt: str) -> Iterator[RuleResult]:
 
 def check_granted(given: CheckInput) -> Iterator[RuleResult]:
     """The solver can be done in the turns that there are, and so can who uses all that the prompt grants."""
-    if unplayable(given.family) is not None or given.step_s > SLOW_S:
-        return
-    results = list(_ran_out(given))
-    yield from results
-    if not any(isinstance(result, Finding) for result in results):
-        yield from _answer_after(given)
+    if given.why_not_played() is None:
+        yield from until_a_finding((_ran_out, _answer_after), given)
 
 
 def _ran_out(given: CheckInput) -> Iterator[RuleResult]:

@@ -14,9 +14,9 @@ from typing import Any
 
 from workbench.basics.findings import Checked, Finding, NotChecked, RuleResult
 from workbench.basics.plugins import name_of, not_importable
-from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
 from workbench.extensions.inspect_worlds.checks.scores import check_score_order
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.given import SLOW_S, CheckInput
+from workbench.extensions.scripted_play.playing import (
     CUT_OFF,
     Script,
     Spent,

@@ -14,12 +14,13 @@ from workbench.basics.findings import (
     RuleResult,
 )
 from workbench.extensions.inspect_worlds.checks.baselines_seen import check_baselines_seen
-from workbench.extensions.inspect_worlds.checks.given import NONSENSE, CheckInput
-from workbench.extensions.inspect_worlds.paid import known_success
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.given import NONSENSE, CheckInput
+from workbench.extensions.scripted_play.paid import known_success
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
     replay,
+    shown_results,
     text_of,
 )
 from workbench.values.errors import shortened
@@ -49,7 +50,7 @@ def _never_understood(given: CheckInput) -> Iterator[RuleResult]:
     random = [
         played for played in given.own.get("random", ())[:8] if played.texts and not played.error
     ]
-    solver = [played for played in given.own.get("solver", ()) if played.texts and not played.error]
+    solver = given.acted("solver")
     if len(random) < LEAST or len(solver) < LEAST:
         return
     for played in random:
@@ -57,7 +58,9 @@ def _never_understood(given: CheckInput) -> Iterator[RuleResult]:
             given.family, played.script._replace(texts=(NONSENSE,) * len(played.texts))
         )
         yield Checked(1, "random play")
-        if _answers(played) != _answers(nonsense) and _as_shown(played) != _as_shown(nonsense):
+        if _answers(played) != _answers(nonsense) and _answers(played, True) != _answers(
+            nonsense, True
+        ):
             return
     if _misplaced_are_understood(given, solver):
         played = random[0]
@@ -84,20 +87,14 @@ def _misplaced_are_understood(given: CheckInput, solver: Sequence[PlayedTrajecto
     return asked >= LEAST and 2 * understood >= asked
 
 
-def _as_shown(played: PlayedTrajectory) -> list[tuple[str, float | None, bool]]:
-    return [
-        (text_of(result.observation), result.reward, result.terminated) for result in played.results
-    ]
-
-
-def _answers(played: PlayedTrajectory) -> list[tuple[str, float | None, bool]]:
-    """What was answered, without the policy's own words."""
+def _answers(
+    played: PlayedTrajectory, own_words: bool = False
+) -> list[tuple[str, float | None, bool]]:
+    """What was answered, without the policy's own words, or with them."""
     answers = []
-    for text, result in zip(played.texts, played.results):
-        shown = text_of(result.observation)
-        answers.append(
-            (shown.replace(text, "") if text else shown, result.reward, result.terminated)
-        )
+    for text, result in zip(played.texts, shown_results(played)):
+        shown = result.text if own_words or not text else result.text.replace(text, "")
+        answers.append((shown, result.reward, result.terminated))
     return answers
 
 
@@ -141,7 +138,7 @@ def _does_the_same(
         k = number % len(played.texts)
         script = played.script._replace(texts=played.texts[:k])
         answered = {
-            text: _answers(replay(given.family, script._replace(texts=(*script.texts, text))))[k:]
+            text: _answers(replay(given.family, script.then(text)))[k:]
             for text in (other, word, f"{other}zq", NONSENSE)
         }
         if not answered[other] == answered[word] == answered[f"{other}zq"]:
@@ -155,7 +152,7 @@ def _does_the_same(
 
 def _plays_blindly(given: CheckInput) -> Iterator[RuleResult]:
     """By chance the world answers otherwise, and the solver goes on with the same words and fails."""
-    solver = [played for played in given.own.get("solver", ()) if played.texts and not played.error]
+    solver = given.acted("solver")
     solved = known_success(solver)
     by_task: dict[str, list[PlayedTrajectory]] = defaultdict(list)
     for played in solver:

@@ -13,9 +13,14 @@ from workbench.basics.findings import (
     NotChecked,
     RuleResult,
 )
-from workbench.extensions.inspect_worlds.checks.given import NONSENSE, SLOW_S, CheckInput
-from workbench.extensions.inspect_worlds.paid import NEAR
-from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, Spent, play, replay
+from workbench.extensions.scripted_play.given import (
+    NONSENSE,
+    SLOW_S,
+    CheckInput,
+    until_a_finding,
+)
+from workbench.extensions.scripted_play.paid import NEAR
+from workbench.extensions.scripted_play.playing import PlayedTrajectory, Spent, play, replay
 from workbench.values import Message, Observation, Task, Trajectory
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at, seed_of
@@ -103,11 +108,8 @@ def check_score_order(given: CheckInput) -> Iterator[RuleResult]:
     right first."""
     if given.step_s > SLOW_S or not given.baselines:
         return
-    for look in (_scored_twice, _in_either_order):
-        results = list(look(given))
-        yield from results
-        if any(isinstance(result, Finding) for result in results):
-            return
+    looks = (_scored_twice, _in_either_order)
+    yield from until_a_finding(looks, given)
 
 
 def _scored_twice(given: CheckInput) -> Iterator[RuleResult]:

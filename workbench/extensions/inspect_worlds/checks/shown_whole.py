@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput, inside
 from workbench.extensions.inspect_worlds.checks.offered import check_offered
-from workbench.extensions.inspect_worlds.leaks import gold_of, holds
-from workbench.extensions.inspect_worlds.paid import NEAR
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.given import CheckInput, inside
+from workbench.extensions.scripted_play.leaks import gold_of, holds
+from workbench.extensions.scripted_play.paid import NEAR
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Spent,
     is_number,
@@ -112,13 +112,9 @@ def _answers_sometimes(given: CheckInput) -> Iterator[RuleResult]:
 def _asked_tasks(given: CheckInput) -> list[AskedTask]:
     """Of new tasks, with an answer of one turn that is a word or a number of its own."""
     family: Any = given.family
-    if hasattr(family, "task_seeds"):
-        seeds = list(family.task_seeds("train", 0, DRAWN, 0))
-    else:
-        seeds = [seed_of("check-env", "shown", number) for number in range(DRAWN)]
     asked: dict[str, AskedTask] = {}
     spent = Spent()
-    for task in map(family.task, seeds):
+    for task in map(family.task, given.task_seeds(DRAWN, "shown")):
         if spent.seconds > SECONDS:
             break
         opening, answer = _opening_and_answer(given, task)
@@ -224,10 +220,12 @@ def _own_numbers(env: Any) -> dict[str, float]:
     }
 
 
-def _seen(given: CheckInput, spent: Spent) -> list[list[TurnNumber]]:
+def _seen(given: CheckInput) -> list[list[TurnNumber]]:
+    return given.once("turns seen", lambda: _turns_seen(given, Spent()))
+
+
+def _turns_seen(given: CheckInput, spent: Spent) -> list[list[TurnNumber]]:
     """Trajectories of the family's own play: the first entry of each is what was shown at the start."""
-    if "turns seen" in given._cache:
-        return given._cache["turns seen"]
     family: Any = given.family
     seen: list[list[TurnNumber]] = []
     for name in given.baselines:
@@ -253,7 +251,6 @@ def _seen(given: CheckInput, spent: Spent) -> list[list[TurnNumber]]:
             if worlds and not played.error:
                 own.append(_own_numbers(worlds[-1]))
                 seen.append(_turns_of(played, own))
-    given._cache["turns seen"] = seen
     return seen
 
 
@@ -286,7 +283,7 @@ def _another_hour(given: CheckInput) -> Iterator[RuleResult]:
     """At the start a labelled number is the environment's own; in replies, under the same label, it hardly ever is."""
     if given.family.max_turns < 2 or not given.baselines:
         return
-    tallies = _tallied(_seen(given, Spent()))
+    tallies = _tallied(_seen(given))
     yield Checked(sum(len(tally.right) for tally in tallies.values()), "labelled numbers")
     for key, tally in tallies.items():
         begins_right = bool(tally.begins) and all(tally.begins)
@@ -341,7 +338,7 @@ def _of_another_hour(
 def _changes_and_rewards(given: CheckInput) -> dict[str, list[tuple[float, float]]]:
     """Label -> (change of its number, reward) of turns in which both are something."""
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for turns in _seen(given, Spent()):
+    for turns in _seen(given):
         for one, other in zip(turns, turns[1:]):
             at_start = one.reward is None  # a total begins with nothing
             for label, value in other.shown.items():

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from workbench.basics.extensions import has_service, service
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.given import CheckInput
+from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     replay,
     text_of,

@@ -10,7 +10,7 @@ from itertools import islice, permutations
 from typing import Any
 
 from workbench.basics.findings import ERROR, NOTE, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.scripted_play.given import CheckInput
 from workbench.values.errors import shortened
 from workbench.values.seeds import seed_of
 
@@ -62,17 +62,11 @@ def arguments_of_questions(
     yield from islice(made.values(), ASKED)
 
 
-def _things(made_call: Any) -> int:
-    listed = made_call.items
-    lines = [line for line in made_call.result.text.splitlines() if line.strip()]
-    return len(lines) if listed is None else len(listed)
-
-
 def cut_at_a_number(called: Any) -> Iterator[RuleResult]:
     """Many results have just as many things as the longest, and few have nearly as many: lists that are cut."""
     if SAID.search(called.description) or any(map(COUNTED.search, called.properties)):
         return
-    counts = {made_call.result.text: _things(made_call) for made_call in called.worked()}
+    counts = {made_call.result.text: made_call.num_things for made_call in called.worked()}
     times = Counter(counts.values())
     most = max(times, default=0)
     full = [text for text, count in counts.items() if count == most]

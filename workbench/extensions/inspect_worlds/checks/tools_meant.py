@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import NONSENSE, CheckInput
-from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, Spent, replay, text_of
+from workbench.extensions.scripted_play.given import NONSENSE, CheckInput
+from workbench.extensions.scripted_play.playing import PlayedTrajectory, Spent, replay, text_of
 from workbench.values.errors import shortened
 
 LEAST = 3
@@ -113,18 +113,12 @@ def _known_sums(called: Any) -> Iterator[tuple[Mapping[str, Any], float]]:
 # ------------------------------------------------------------------------------------------------ whole lists
 
 
-def _things(made_call: Any) -> int:
-    listed = made_call.items
-    lines = [line for line in made_call.result.text.splitlines() if line.strip()]
-    return len(lines) if listed is None else len(listed)
-
-
 def cut_lists(called: Any) -> Iterator[RuleResult]:
     """Lists that say they are whole stop at one number of things, and nothing says so."""
     described = called.tool.description
     if not WHOLE.search(described) or LIMITED.search(described):
         return
-    counts = {made_call.result.text: _things(made_call) for made_call in called.worked()}
+    counts = {made_call.result.text: made_call.num_things for made_call in called.worked()}
     most = max(counts.values(), default=0)
     full = [text for text, count in counts.items() if count == most]
     fewer = [text for text, count in counts.items() if count < most]

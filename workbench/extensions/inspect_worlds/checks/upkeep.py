@@ -18,8 +18,8 @@ import numpy as np
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.basics.plugins import name_of, not_importable
-from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
-from workbench.extensions.inspect_worlds.playing import (
+from workbench.extensions.scripted_play.given import SLOW_S, CheckInput
+from workbench.extensions.scripted_play.playing import (
     Script,
     before_a_deadline,
     parting,
