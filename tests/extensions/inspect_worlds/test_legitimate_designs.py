@@ -26,7 +26,7 @@ RIGHT = {
         )
     },
 }
-QUICK = ["Late", "Shares", "Rounds", "Steps", "Draws", "Plane", "Crops"]
+QUICK = ["Late", "Shares", "Plane"]
 
 
 def errors_of(family):
