@@ -20,6 +20,7 @@ from workbench.extensions.inspect_worlds.checks.order import (
     value_for,
     words_of_tasks,
 )
+from workbench.extensions.inspect_worlds.checks.tool_edges import keeps_its_bounds
 from workbench.extensions.inspect_worlds.checks.tools_asked import (
     arguments_of_questions,
     cut_at_a_number,
@@ -33,6 +34,7 @@ from workbench.extensions.inspect_worlds.checks.tools_meant import (
     knows_sums,
     turns_pages,
 )
+from workbench.extensions.inspect_worlds.checks.units_told import check_units_told
 from workbench.extensions.inspect_worlds.checks.written_numbers import counted
 from workbench.extensions.inspect_worlds.playing import Spent, unplayable
 from workbench.tools.base import Tool, ToolResult
@@ -134,6 +136,7 @@ def check_described(given: CheckInput) -> Iterator[RuleResult]:
     """Each tool of a ToolEnv, in a trajectory of its own."""
     family = given.family
     env = made(family)
+    yield from check_units_told(given)
     if not isinstance(env, ToolEnv) or not env.tools:
         yield NotChecked("tools of a ToolEnv")
         return
@@ -355,6 +358,7 @@ LOOKS = (
     _without_effect,
     turns_pages,
     keeps_order,
+    keeps_its_bounds,
     keeps_its_default,
     reads_names,
     _cut,

@@ -14,6 +14,7 @@ from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleRe
 from workbench.extensions.inspect_worlds.checks.given import NONSENSE, CheckInput
 from workbench.extensions.inspect_worlds.checks.late import ANNOUNCED
 from workbench.extensions.inspect_worlds.checks.once_more import check_amounts
+from workbench.extensions.inspect_worlds.checks.totals import check_totals
 from workbench.extensions.inspect_worlds.paid import NEAR
 from workbench.extensions.inspect_worlds.playing import (
     PlayedTrajectory,
@@ -47,6 +48,7 @@ def check_felt(given: CheckInput) -> Iterator[RuleResult]:
     yield from _a_turn_late(given)
     yield from _unfelt(given)
     yield from check_amounts(given)
+    yield from check_totals(given)
 
 
 # ------------------------------------------------------------------------------------------------ a turn late

@@ -23,6 +23,7 @@ from workbench.extensions.inspect_worlds.checks.given import (
     CheckInput,
     inside,
 )
+from workbench.extensions.inspect_worlds.checks.read_replies import check_json
 from workbench.extensions.inspect_worlds.checks.written_numbers import (
     WrittenNumber,
     counted,
@@ -65,6 +66,7 @@ def check_forms(given: CheckInput) -> Iterator[RuleResult]:
     if (why := given.why_not_played()) is not None:
         yield NotChecked(why)
         return
+    yield from check_json(given)
     answers = right_answers(given)
     yield from check_demanded(given, answers)
     if len(answers) < LEAST:

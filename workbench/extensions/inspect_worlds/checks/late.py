@@ -17,10 +17,12 @@ from workbench.basics.findings import (
     RuleResult,
 )
 from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
+from workbench.extensions.inspect_worlds.checks.map_walls import check_late_part
 from workbench.extensions.inspect_worlds.playing import (
     PlayedTrajectory,
     Script,
     Spent,
+    is_number,
     is_over,
     play,
     replay,
@@ -38,8 +40,8 @@ ANNOUNCED = re.compile(
     r"\b(?:delay\w*|late|later|ago|previous\w*|before|last turn|next|tomorrow|overnight|arriv\w*|behind|(?:day|turn|step|round|week|hour) after)\b",
     re.IGNORECASE,
 )
-WALKS = 10  # trajectories of a task, among which two meet in a state
-STEPS = 12  # of each
+WALKS = 14  # trajectories of a task, among which two meet in a state
+STEPS = 16  # of each
 PAIRS = 24  # of a task that are compared
 KEYED_TASKS = 6
 
@@ -65,6 +67,7 @@ def check_replies(given: CheckInput) -> Iterator[RuleResult]:
         answer = _lag_of(given, task, actions)
         if answer is False:
             yield Checked(1)
+            yield from check_late_part(given)
             return
         if answer is True:
             late.append(task)
@@ -77,6 +80,8 @@ def check_replies(given: CheckInput) -> Iterator[RuleResult]:
             "after the action, and not the one before the move. Build the observation after the state has changed (or "
             "say in the prompt that replies are delayed)"
         )
+    else:
+        yield from check_late_part(given)
 
 
 def _lag_of(given: CheckInput, task: Task, actions: Sequence[str]) -> bool | None:
@@ -144,7 +149,7 @@ def check_keys(given: CheckInput) -> Iterator[RuleResult]:
 
 
 def _walks(given: CheckInput, task: Task, spent: Spent) -> Iterator[PlayedTrajectory]:
-    """Some turns of random play, and the solver to the end."""
+    """Some turns of the solver, some of random play, and the solver to the end."""
     family: Any = given.family
     most = min(family.max_turns, STEPS)
     for number in range(WALKS):
@@ -153,8 +158,14 @@ def _walks(given: CheckInput, task: Task, spent: Spent) -> Iterator[PlayedTrajec
         rng = rng_at("check-env", "walks", task.id, number)
         turns = iter(range(most))
 
-        def act(env: Any, turns: Iterator[int] = turns, rng: Any = rng, first: int = number) -> str:
-            name = given.baselines[0 if next(turns) < first else -1]
+        # The solver's first turns, some of random play, and the solver to the end.
+        begin = (number - 5) // 2 if number > 5 else 0
+        end = begin + number // (2 if begin else 1)
+
+        def act(
+            env: Any, turns: Iterator[int] = turns, rng: Any = rng, at: Any = range(begin, end)
+        ) -> str:
+            name = given.baselines[0 if next(turns) in at else -1]
             return getattr(family, f"{name}_action")(env, rng)
 
         played = play(family, task, 0, act, most=most)
@@ -195,7 +206,8 @@ def _goes_on_otherwise(
 def _state_after(played: PlayedTrajectory, turn: int) -> tuple[Any, ...]:
     result = played.results[turn]
     key = repr(played.readings[turn + 1].get("state_key"))
-    return result.terminated, result.info.get("success"), None if is_over(result) else key
+    paid = round(result.reward, 9) if is_number(result.reward) else None
+    return result.terminated, result.info.get("success"), paid, None if is_over(result) else key
 
 
 def _two_states(one: PlayedTrajectory, other: PlayedTrajectory, k: int, turn: int) -> Finding:

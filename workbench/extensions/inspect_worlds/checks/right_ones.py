@@ -22,6 +22,8 @@ from workbench.extensions.inspect_worlds.checks.answers import (
 from workbench.extensions.inspect_worlds.checks.by_form import AnswerResult, said_answers
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
 from workbench.extensions.inspect_worlds.checks.known_questions import worked_out
+from workbench.extensions.inspect_worlds.checks.longer_forms import check_longer_forms
+from workbench.extensions.inspect_worlds.checks.reread import check_reread
 from workbench.extensions.inspect_worlds.checks.written_numbers import number_of
 from workbench.extensions.inspect_worlds.playing import (
     Script,
@@ -59,6 +61,8 @@ def check_right_ones(given: CheckInput) -> Iterator[RuleResult]:
         if given.family.max_turns == 1:  # else there are replies to go by
             yield from _same_prompt(given, right, prompts)
         yield from _options_twice(right, prompts)
+    yield from check_longer_forms(given)
+    yield from check_reread(given)
     answers = right_answers(given)
     if len(answers) >= LEAST:
         yield from _as_good(given, answers)
