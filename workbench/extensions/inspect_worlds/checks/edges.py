@@ -23,6 +23,7 @@ from workbench.extensions.inspect_worlds.playing import (
     replay,
     text_of,
 )
+from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at
 
 NUMBER = re.compile(r"(?<![\w.,-])(\d{1,4})(?::00)?(?![\w]|[.,:]\d)")
@@ -124,28 +125,30 @@ class Probing:
         return text[: self.start] + _written(value, text[self.start : self.end]) + text[self.end :]
 
     def answer(self, text: str, literal: str = "") -> Any:
-        """What is answered, without the words that were said."""
-        if text not in self.known:
+        """What is answered, without the words that were said, and without `literal`."""
+        if (key := f"{literal}\n{text}") not in self.known:
             texts = (*self.played.texts[: self.k], text)
             again = replay(self.given.family, self.played.script._replace(texts=texts))
             if again.error or len(again.results) <= self.k:
-                self.known[text] = ("an error", again.error.partition(":")[0])
+                self.known[key] = ("an error", again.error.partition(":")[0])
             else:
                 result = again.results[self.k]
                 shown = text_of(result.observation).replace(text, "")
                 if literal:
                     shown = re.sub(rf"(?<!\d){re.escape(literal)}(?!\d)", "#", shown)
-                self.known[text] = (shown, result.reward, result.terminated, result.truncated)
-        return self.known[text]
+                self.known[key] = (shown, result.reward, result.terminated, result.truncated)
+        return self.known[key]
 
-    def of(self, value: int) -> Any:
-        return self.answer(self.text_with(value), str(value))
+    def of(self, value: int) -> set[str]:
+        """What is answered to a number: as it is (a refusal may state the bounds), and with the number left out."""
+        text = self.text_with(value)
+        return {repr(self.answer(text)), repr(self.answer(text, str(value)))}
 
     def refuses(self, value: int, others: Sequence[int], beyond: int) -> bool:
         """Whether it is answered as what is far outside, and `others` are not."""
-        outside = {repr(self.of(beyond)), repr(self.of(FAR)), repr(self.answer(NONSENSE))}
-        taken = {repr(self.of(other)) for other in others}
-        return repr(self.of(value)) in outside and not taken & outside
+        outside = self.of(beyond) | self.of(FAR) | {repr(self.answer(NONSENSE))}
+        taken = set().union(*map(self.of, others))
+        return bool(self.of(value) & outside) and not taken & outside
 
 
 def _refusals(
