@@ -115,38 +115,33 @@ class Probing:
 
     def __init__(self, given: CheckInput, slot: Slot, played: PlayedTrajectory, k: int) -> None:
         self.given, self.played, self.k = given, played, k
-        text = played.texts[k]
-        at = {place: where for slot_, _, where in slots_of(text) for place in [slot_.place]}
-        self.start, self.end = at[slot.place]
-        self.known: dict[str, Any] = {}
+        places = {one.place: where for one, _, where in slots_of(played.texts[k])}
+        self.start, self.end = places[slot.place]
 
     def text_with(self, value: int) -> str:
         text = self.played.texts[self.k]
         return text[: self.start] + _written(value, text[self.start : self.end]) + text[self.end :]
 
-    def answer(self, text: str, literal: str = "") -> Any:
-        """What is answered, without the words that were said, and without `literal`."""
-        if (key := f"{literal}\n{text}") not in self.known:
-            texts = (*self.played.texts[: self.k], text)
-            again = replay(self.given.family, self.played.script._replace(texts=texts))
-            if again.error or len(again.results) <= self.k:
-                self.known[key] = ("an error", again.error.partition(":")[0])
-            else:
-                result = again.results[self.k]
-                shown = text_of(result.observation).replace(text, "")
-                if literal:
-                    shown = re.sub(rf"(?<!\d){re.escape(literal)}(?!\d)", "#", shown)
-                self.known[key] = (shown, result.reward, result.terminated, result.truncated)
-        return self.known[key]
+    def answers(self, text: str, literal: str) -> set[Any]:
+        """What is answered: as it is (a refusal may state the bounds), without the words that were said, and without `literal`."""
+        texts = (*self.played.texts[: self.k], text)
+        again = replay(self.given.family, self.played.script._replace(texts=texts))
+        if again.error or len(again.results) <= self.k:
+            return {("an error", again.error.partition(":")[0])}
+        result = again.results[self.k]
+        shown = text_of(result.observation)
+        quoted = re.sub(rf"(?<!\d){re.escape(literal)}(?!\d)", "#", shown) if literal else shown
+        return {
+            (words, result.reward, result.terminated, result.truncated)
+            for words in (shown, shown.replace(text, ""), quoted)
+        }
 
-    def of(self, value: int) -> set[str]:
-        """What is answered to a number: as it is (a refusal may state the bounds), and with the number left out."""
-        text = self.text_with(value)
-        return {repr(self.answer(text)), repr(self.answer(text, str(value)))}
+    def of(self, value: int) -> set[Any]:
+        return self.answers(self.text_with(value), str(value))
 
     def refuses(self, value: int, others: Sequence[int], beyond: int) -> bool:
         """Whether it is answered as what is far outside, and `others` are not."""
-        outside = self.of(beyond) | self.of(FAR) | {repr(self.answer(NONSENSE))}
+        outside = self.of(beyond) | self.of(FAR) | self.answers(NONSENSE, "")
         taken = set().union(*map(self.of, others))
         return bool(self.of(value) & outside) and not taken & outside
 

@@ -107,10 +107,18 @@ def _both(given: CheckInput, played: PlayedTrajectory, k: int, other: str) -> bo
         again = replay(given.family, played.script._replace(texts=(*before, *texts)))
         return _result(again, k + len(texts) - 1)
 
-    two = end_of(mine, other)
-    if two[0] == "an error" or two[0] in (end_of(mine)[0], end_of(other)[0], end_of(NONSENSE)[0]):
-        return False
-    return any(end_of(f"{mine}{between}{other}")[0] == two[0] for between in ("\n", " "))
+    two = _said_in(end_of(mine, other))
+    singles = set().union(*(_said_in(end_of(text)) for text in (mine, other, NONSENSE)))
+    return any(
+        _said_in(end_of(f"{mine}{between}{other}")) & (two - singles) for between in ("\n", " ")
+    )
+
+
+def _said_in(result: tuple[Any, ...]) -> set[str]:
+    """Sentences and lines of a reply: a counter of turns stands in one of its own."""
+    if result == ("an error",):
+        return set()
+    return {part.strip() for part in re.split(r"(?<=[.!?])\s+|\n", result[0]) if part.strip()}
 
 
 # ------------------------------------------------------------------------------------------------ JSON
