@@ -90,7 +90,7 @@ def check_read_replies(given: CheckInput) -> Iterator[RuleResult]:
             "the thoughts out of the text before it is read, or read its last line",
             severity=ERROR,
         )
-    elif asked_several >= FEWEST and several >= 0.8 * asked_several:
+    elif asked_several >= FEWEST and 2 * several >= asked_several and several >= FEWEST:
         yield Finding(
             f"the prompt says {one_each[0]!r}, and two actions in one text are both carried out, in one turn, at {several} of {asked_several} states: a policy "
             "that writes them all at once saves turns and what they cost. Carry out none or the last of several, and say so",
