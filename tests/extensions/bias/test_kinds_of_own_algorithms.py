@@ -85,7 +85,7 @@ def times_the_spread(inputs):
     return _by_group(inputs, lambda paid: (paid - paid.mean()) * (paid.std() + 1e-6))
 
 
-def over_the_variance(inputs):
+def twice_over_the_spread(inputs):
     return _by_group(inputs, lambda paid: (paid - paid.mean()) / (paid.var(unbiased=False) + 1e-6))
 
 
@@ -131,7 +131,7 @@ ESTIMATORS = {
     "a sign is lost": (distances, COMPARED, "loses a sign"),
     "itself in its baseline": (not_left_out, COMPARED, "the mean with itself in it"),
     "times the spread": (times_the_spread, COMPARED, "give 16 times the credit"),
-    "over the variance": (over_the_variance, COMPARED, "give 0.25 times the credit"),
+    "over the variance": (twice_over_the_spread, COMPARED, "give 0.25 times the credit"),
     "whole numbers": (to_whole_numbers, {"compares": True}, "expected one factor"),
     "divided by the discount": (returns_that_grow, {"per": "turn"}, "divides by its discount"),
     "into the next trajectory": (returns_that_run_on, {"per": "turn"}, "goes on from one"),
