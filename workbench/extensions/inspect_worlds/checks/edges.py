@@ -191,11 +191,13 @@ def check_named_bounds(given: CheckInput) -> Iterator[RuleResult]:
     if given.why_not_played(baselines=True) is not None:
         return
     for slot, record in _records(given).items():
-        if len(record.values) < VALUES:
-            continue
+        if len(record.values) < VALUES or slot.shape.count("{}") > 1:
+            continue  # a number among others is a part of an answer, of which a prompt may say something else
         tried: dict[str, list[tuple[PlayedTrajectory, int, Bound]]] = defaultdict(list)
         for played, k in _spread(record.states):
             for number, bound in enumerate(bounds_in(text_of(played.opening))):
+                if not {bound.edge, bound.inner} & record.values:
+                    continue  # no number of this slot is said to go so far
                 side = "low" if bound.inner > bound.edge else "high"
                 tried[f"{number} {side}"].append((played, k, bound))
         for where in tried.values():

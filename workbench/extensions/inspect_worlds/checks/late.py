@@ -40,8 +40,8 @@ ANNOUNCED = re.compile(
     r"\b(?:delay\w*|late|later|ago|previous\w*|before|last turn|next|tomorrow|overnight|arriv\w*|behind|(?:day|turn|step|round|week|hour) after)\b",
     re.IGNORECASE,
 )
-WALKS = 14  # trajectories of a task, among which two meet in a state
-STEPS = 16  # of each
+WALKS = 10  # trajectories of a task, among which two meet in a state
+STEPS = 12  # of each
 PAIRS = 24  # of a task that are compared
 KEYED_TASKS = 6
 
@@ -149,7 +149,7 @@ def check_keys(given: CheckInput) -> Iterator[RuleResult]:
 
 
 def _walks(given: CheckInput, task: Task, spent: Spent) -> Iterator[PlayedTrajectory]:
-    """Some turns of the solver, some of random play, and the solver to the end."""
+    """Some turns of random play, and the solver to the end."""
     family: Any = given.family
     most = min(family.max_turns, STEPS)
     for number in range(WALKS):
@@ -158,14 +158,8 @@ def _walks(given: CheckInput, task: Task, spent: Spent) -> Iterator[PlayedTrajec
         rng = rng_at("check-env", "walks", task.id, number)
         turns = iter(range(most))
 
-        # The solver's first turns, some of random play, and the solver to the end.
-        begin = (number - 5) // 2 if number > 5 else 0
-        end = begin + number // (2 if begin else 1)
-
-        def act(
-            env: Any, turns: Iterator[int] = turns, rng: Any = rng, at: Any = range(begin, end)
-        ) -> str:
-            name = given.baselines[0 if next(turns) in at else -1]
+        def act(env: Any, turns: Iterator[int] = turns, rng: Any = rng, first: int = number) -> str:
+            name = given.baselines[0 if next(turns) < first else -1]
             return getattr(family, f"{name}_action")(env, rng)
 
         played = play(family, task, 0, act, most=most)

@@ -21,6 +21,10 @@ ONE_EACH = re.compile(
     r"\b(?:one|1|a single) (?:\w+ ){0,2}?(?:a|per|each|every|at a) (?:turn|time|step|round|answer|reply|message)\b|\bonly one\b|\bexactly one\b|\bone (?:command|action|move|letter|guess|word|number|step|coin)\b",
     re.IGNORECASE,
 )
+THINKS = re.compile(
+    r"<think|\b(?:may|can|should|must|first|to) (?:first )?(?:think|reason)\b|\bthink (?:first|before|step)|\breasoning\b|\bthoughts?\b",
+    re.IGNORECASE,
+)
 JSON_ASKED = re.compile(r"\bJSON\b")
 NUMBER_SHOWN = re.compile(r"\"\w+\"\s*:\s*-?\d")
 
@@ -63,6 +67,7 @@ def check_read_replies(given: CheckInput) -> Iterator[RuleResult]:
     thought = several = asked = asked_several = 0
     example: tuple[PlayedTrajectory, int, str] | None = None
     one_each = ONE_EACH.search(given.first_prompt)
+    thinks = THINKS.search(given.first_prompt)
     for played, k, other in _pairs(given):
         before = played.texts[:k]
         own = _result(played, k)
@@ -70,7 +75,7 @@ def check_read_replies(given: CheckInput) -> Iterator[RuleResult]:
         def said(text: str, before: Any = before, played: Any = played, k: int = k) -> Any:
             return _result(replay(given.family, played.script._replace(texts=(*before, text))), k)
 
-        if said(THOUGHT.format(NEUTRAL) + played.texts[k]) == own:
+        if thinks and said(THOUGHT.format(NEUTRAL) + played.texts[k]) == own:
             asked += 1
             there = said(other)
             thinking = said(THOUGHT.format(f"I could say {other} here") + played.texts[k])
