@@ -1,7 +1,7 @@
-"""Numbers at their edges: a bound that a prompt names and that is refused (E14), and random play that draws beside what may be said
+"""Numbers at their edges: a bound that a prompt names and that is refused (E14), and random play that draws beside what may be spoken
 (E25).
 
-Both put other numbers into an action that the family's own play said at that state, and compare what is answered: an edge is
+Both put other numbers into an action that the family's own play spoken at that state, and compare what is answered: an edge is
 refused where it is answered as a number far outside is, while its neighbour is not.
 """
 
@@ -43,7 +43,7 @@ DRAWS = 60  # of random play
 FAR = 9000
 
 
-class Slot(NamedTuple):
+class ActionSlot(NamedTuple):
     """Where a number stands in an action: the text with all numbers left out, and which of them it is."""
 
     shape: str
@@ -72,11 +72,11 @@ class SlotRecord:
         return {*self.drawn, *self.solved}
 
 
-def slots_of(text: str) -> Iterator[tuple[Slot, int, tuple[int, int]]]:
+def slots_of(text: str) -> Iterator[tuple[ActionSlot, int, tuple[int, int]]]:
     """(slot, value, where the digits stand) of every number of an action."""
     shape = NUMBER.sub(lambda match: match[0].replace(match[1], "{}"), text)
     for place, match in enumerate(NUMBER.finditer(text)):
-        yield Slot(shape, place), int(match[1]), match.span(1)
+        yield ActionSlot(shape, place), int(match[1]), match.span(1)
 
 
 def _written(value: int, like: str) -> str:
@@ -84,10 +84,10 @@ def _written(value: int, like: str) -> str:
     return f"{value:0{len(like)}d}" if like.startswith("0") and len(like) > 1 else str(value)
 
 
-def _records(given: CheckInput) -> dict[Slot, SlotRecord]:
+def _records(given: CheckInput) -> dict[ActionSlot, SlotRecord]:
     if "slots" in given._cache:
         return given._cache["slots"]
-    records: dict[Slot, SlotRecord] = defaultdict(SlotRecord)
+    records: dict[ActionSlot, SlotRecord] = defaultdict(SlotRecord)
     for name, trajectories in given.own.items():
         for played in trajectories:
             for k, text in enumerate(played.texts[: len(played.results)]):
@@ -111,9 +111,11 @@ def _spread(states: Sequence[tuple[PlayedTrajectory, int]]) -> list[tuple[Played
 
 
 class Probing:
-    """Another number in the place of one that was said at a state."""
+    """Another number in the place of one that was spoken at a state."""
 
-    def __init__(self, given: CheckInput, slot: Slot, played: PlayedTrajectory, k: int) -> None:
+    def __init__(
+        self, given: CheckInput, slot: ActionSlot, played: PlayedTrajectory, k: int
+    ) -> None:
         self.given, self.played, self.k = given, played, k
         places = {one.place: where for one, _, where in slots_of(played.texts[k])}
         self.start, self.end = places[slot.place]
@@ -123,7 +125,7 @@ class Probing:
         return text[: self.start] + _written(value, text[self.start : self.end]) + text[self.end :]
 
     def answers(self, text: str, literal: str) -> set[Any]:
-        """What is answered: as it is (a refusal may state the bounds), without the words that were said, and without `literal`."""
+        """What is answered: as it is (a refusal may state the bounds), without the words that were spoken, and without `literal`."""
         texts = (*self.played.texts[: self.k], text)
         again = replay(self.given.family, self.played.script._replace(texts=texts))
         if again.error or len(again.results) <= self.k:
@@ -148,7 +150,7 @@ class Probing:
 
 def _refusals(
     given: CheckInput,
-    slot: Slot,
+    slot: ActionSlot,
     states: Sequence[tuple[PlayedTrajectory, int]],
     value: int,
     others: Sequence[int],
@@ -171,7 +173,7 @@ def _refusals(
 
 
 def bounds_in(prompt: str) -> Iterator[Bound]:
-    """Edges that a prompt says may be said."""
+    """Edges that a prompt says may be spoken."""
     for match in RANGE.finditer(prompt):
         low, high = int(match["low"]), int(match["high"])
         near = prompt[max(match.start() - 25, 0) : match.end() + 25]
@@ -197,7 +199,7 @@ def check_named_bounds(given: CheckInput) -> Iterator[RuleResult]:
         for played, k in _spread(record.states):
             for number, bound in enumerate(bounds_in(text_of(played.opening))):
                 if not {bound.edge, bound.inner} & record.values:
-                    continue  # no number of this slot is said to go so far
+                    continue  # no number of this slot is spoken to go so far
                 side = "low" if bound.inner > bound.edge else "high"
                 tried[f"{number} {side}"].append((played, k, bound))
         for where in tried.values():
@@ -216,7 +218,7 @@ def check_named_bounds(given: CheckInput) -> Iterator[RuleResult]:
 
 
 def _refuses_bound(
-    given: CheckInput, slot: Slot, played: PlayedTrajectory, k: int, bound: Bound
+    given: CheckInput, slot: ActionSlot, played: PlayedTrajectory, k: int, bound: Bound
 ) -> bool:
     beyond = (
         bound.edge + 7 * (bound.edge - bound.inner)
@@ -230,7 +232,7 @@ def _refuses_bound(
 
 
 def check_random_range(given: CheckInput) -> Iterator[RuleResult]:
-    """The numbers that random play draws are those that may be said."""
+    """The numbers that random play draws are those that may be spoken."""
     if given.why_not_played(baselines=True) is not None or "random" not in given.own:
         return
     draws = _draws(given)
@@ -263,16 +265,16 @@ def check_random_range(given: CheckInput) -> Iterator[RuleResult]:
             yield Finding(
                 f"random play draws {low} to {high} for {slot.shape!r} in {times} turns, and never {beyond[0]}, which the solver says "
                 f"{often} times: the end of its range is off by one (integers(a, b) leaves b out), and a part of the tasks cannot "
-                "be solved by chance. Draw among all that may be said",
+                "be solved by chance. Draw among all that may be spoken",
                 severity=NOTE,
             )
             return
 
 
-def _draws(given: CheckInput) -> dict[Slot, list[int]]:
+def _draws(given: CheckInput) -> dict[ActionSlot, list[int]]:
     """More draws of random play, at beginnings."""
     family: Any = given.family
-    drawn: dict[Slot, list[int]] = defaultdict(list)
+    drawn: dict[ActionSlot, list[int]] = defaultdict(list)
     spent = Spent()
     for task in given.tasks[:4]:
         rng = rng_at("check-env", "range", task.id)
@@ -290,7 +292,7 @@ def _draws(given: CheckInput) -> dict[Slot, list[int]]:
     return drawn
 
 
-def _one_form(given: CheckInput, slot: Slot) -> bool:
+def _one_form(given: CheckInput, slot: ActionSlot) -> bool:
     """Whether the range is the same at all tasks: then what is never drawn is not what the state forbids."""
     ranges = set()
     for task in given.tasks[:4]:
@@ -315,7 +317,7 @@ EACH = re.compile(
     re.IGNORECASE,
 )
 THEY = re.compile(
-    r"(?<!\w)(?:I|(?:the |my |your )?(?:opponent|computer|other player|rival|bot|machine))\s+(?:take|takes|took|pick|picks|picked|add|adds|added|say|says|said|remove|removes|removed|place|places|draw|draws|bid|bids|name|names|count|counts)\s+(\d+)\b",
+    r"(?<!\w)(?:I|(?:the |my |your )?(?:opponent|computer|other player|rival|bot|machine))\s+(?:take|takes|took|pick|picks|picked|add|adds|added|say|says|spoken|remove|removes|removed|place|places|draw|draws|bid|bids|name|names|count|counts)\s+(\d+)\b",
     re.IGNORECASE,
 )
 
@@ -332,17 +334,17 @@ def check_other_side(given: CheckInput) -> Iterator[RuleResult]:
     else:
         low, high = stated["low"] or stated["low2"], stated["high"] or stated["high2"]
         allowed = {*range(int(low), int(high) + 1)}
-    said: list[tuple[int, PlayedTrajectory, str]] = []
+    spoken: list[tuple[int, PlayedTrajectory, str]] = []
     for played in given.played:
         for result in played.results:
             text = text_of(result.observation)
-            said += [(int(number), played, text) for number in THEY.findall(text)]
-    yield Checked(len(said), "what the other side says")
-    beyond = [one for one in said if one[0] not in allowed]
+            spoken += [(int(number), played, text) for number in THEY.findall(text)]
+    yield Checked(len(spoken), "what the other side says")
+    beyond = [one for one in spoken if one[0] not in allowed]
     if len(beyond) >= FEWEST:
         number, played, text = beyond[0]
         yield Finding(
             f"the prompt says {shortened(stated[0], 60)!r}, and the other side says {number} at {played.task.id!r} ({shortened(text, 60)}), so in {len(beyond)} of "
-            f"{len(said)} of its turns: it plays by other rules than the policy, and what is learned is learned against them. Draw its number from the same range",
+            f"{len(spoken)} of its turns: it plays by other rules than the policy, and what is learned is learned against them. Draw its number from the same range",
             severity=ERROR,
         )

@@ -53,8 +53,8 @@ def _bounded(pattern: str, text: str) -> str:
 def _with_zeros(answer: str, texts: str) -> str:
     if not re.fullmatch(r"[1-9]\d*|0", answer):
         return ""
-    found = _bounded(rf"0+{answer}", texts)
-    return found if len(found) >= 3 else ""
+    matching = _bounded(rf"0+{answer}", texts)
+    return matching if len(matching) >= 3 else ""
 
 
 def _with_sign(answer: str, texts: str) -> str:
@@ -75,9 +75,9 @@ def _with_accents(answer: str, texts: str) -> str:
         words = match[0].split(" ")
         size = len(answer.split(" "))
         for at in range(len(words) - size + 1):
-            found = " ".join(words[at : at + size])
-            if found != answer and not found.isascii() and _plain(found) == answer:
-                return found
+            matching = " ".join(words[at : at + size])
+            if matching != answer and not matching.isascii() and _plain(matching) == answer:
+                return matching
     return ""
 
 
@@ -86,10 +86,10 @@ def _with_case(answer: str, texts: str) -> str:
     if not re.fullmatch(r"[\w-]{3,40}", answer) or not answer.isascii():
         return ""
     for match in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", texts, re.IGNORECASE):
-        found = match[0]
-        mixed = re.search(r"[a-z][A-Z]", found) or re.search(r"\d", found)
-        if found != answer and mixed and found.lower() != found:
-            return found
+        matching = match[0]
+        mixed = re.search(r"[a-z][A-Z]", matching) or re.search(r"\d", matching)
+        if matching != answer and mixed and matching.lower() != matching:
+            return matching
     return ""
 
 

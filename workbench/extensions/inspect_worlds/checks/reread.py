@@ -75,9 +75,9 @@ def check_reread(given: CheckInput) -> Iterator[RuleResult]:
     if len(read) < FEWEST:
         return
     for look in (_same_question, _stated_order, _stated_form, _days_after, _asked_line, _labels):
-        found = list(look(read))
-        yield from found
-        if found:
+        matching = list(look(read))
+        yield from matching
+        if matching:
             return
 
 
@@ -270,16 +270,18 @@ def _asked_line(read: Sequence[ReadTask]) -> Iterator[RuleResult]:
     offsets: Counter[int] = Counter()
     for one in read:
         lines = [line for line in one.prompt.splitlines() if line.strip()]
-        found = _line_of_question(lines)
-        if found is None or len(one.answer) < 2:
+        matching = _line_of_question(lines)
+        if matching is None or len(one.answer) < 2:
             continue
-        at, question = found
+        at, question = matching
         if ASKS_MORE.search(question):
             continue
         holding = [
             k for k, line in enumerate(lines) if k != question_at(lines) and _has(line, one.answer)
         ]
-        shift = holding[0] - at if len(holding) == 1 else (0 if at in holding else None)
+        shift = 0 if at in holding else None
+        if len(holding) == 1:
+            shift = holding[0] - at
         shifts[shift] += 1
         example.setdefault(shift, (one, lines[at]))
         if shift is None and not holding:
@@ -320,12 +322,12 @@ def _line_of_question(lines: Sequence[str]) -> tuple[int, str] | None:
     if at < 0 or len(lines) < 5:
         return None
     question = re.split(r"(?<=\?)", lines[at])[0]
-    found = Counter(
+    matching = Counter(
         holding[0]
         for word in set(re.findall(r"[\w.]*\w", question))
         if len(holding := [k for k, line in enumerate(lines) if k != at and _has(line, word)]) == 1
     )
-    return (next(iter(found)), question) if len(found) == 1 else None
+    return (next(iter(matching)), question) if len(matching) == 1 else None
 
 
 def _offsets(line: str, answer: str) -> set[int]:
@@ -363,20 +365,20 @@ def _labels(read: Sequence[ReadTask]) -> Iterator[RuleResult]:
         return
     order = sorted(answers, key=lambda a: places[a][-1])
     for name in names:
-        said = defaultdict(set)
+        spoken = defaultdict(set)
         for one in read:
-            said[one.task.payload.get(name)].add(order.index(one.answer))
-        if len(said) != len(order) or any(len(them) > 1 for them in said.values()):
+            spoken[one.task.payload.get(name)].add(order.index(one.answer))
+        if len(spoken) != len(order) or any(len(them) > 1 for them in spoken.values()):
             continue
-        keys = sorted(said)
+        keys = sorted(spoken)
         first = keys[0]
         if keys != [*range(first, first + len(order))] or first not in (0, 1):
             continue
-        turned = {(next(iter(said[key])) - (key - first)) % len(order) for key in keys}
+        turned = {(next(iter(spoken[key])) - (key - first)) % len(order) for key in keys}
         if len(turned) == 1 and turned != {0}:
             yield Finding(
                 f"{name!r} of the payload counts from {first}, and the right words are those of the prompt's list, {', '.join(order)}, turned by {turned.pop()}: "
-                f"{name} = {first} is {order[next(iter(said[first]))]!r}. Labels off by one train the policy to say the neighbour of what is right. Hold "
+                f"{name} = {first} is {order[next(iter(spoken[first]))]!r}. Labels off by one train the policy to say the neighbour of what is right. Hold "
                 "some tasks against their label by hand",
                 severity=NOTE,
             )

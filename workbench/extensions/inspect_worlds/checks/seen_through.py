@@ -50,9 +50,9 @@ def check_seen_through(given: CheckInput) -> Iterator[RuleResult]:
     if len(actions) < 2:
         return
     if CHOICE_AT_ONCE.search(given.first_prompt):
-        found = list(_reacts(given, actions))
-        yield from found
-        if any(isinstance(result, Finding) for result in found):
+        matching = list(_reacts(given, actions))
+        yield from matching
+        if any(isinstance(result, Finding) for result in matching):
             return
     yield from _foretells(given)
 

@@ -99,10 +99,10 @@ def _by_label(played: Sequence[PlayedTrajectory]) -> dict[str, list[LabelTurns]]
 
 
 def _numbers(text: str) -> dict[str, float]:
-    found: dict[str, list[float]] = defaultdict(list)
+    matching: dict[str, list[float]] = defaultdict(list)
     for label, number in LABELLED.findall(text):
-        found[label.strip().casefold()].append(float(re.sub(r"[$€£,]", "", number)))
-    return {label: values[0] for label, values in found.items() if len(values) == 1}
+        matching[label.strip().casefold()].append(float(re.sub(r"[$€£,]", "", number)))
+    return {label: values[0] for label, values in matching.items() if len(values) == 1}
 
 
 def _is_total_of(records: Sequence[LabelTurns]) -> str:

@@ -1,4 +1,4 @@
-"""Numbers in another unit than the one that is said (E28): the right answer is what a tool or reply brings, times a factor that
+"""Numbers in another unit than the one that is described_as (E28): the right answer is what a tool or reply brings, times a factor that
 takes one unit to another, at every task."""
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ PAIRS = (
 
 
 class LookedUp(NamedTuple):
-    """A task that was solved by one look: what was asked, what the look is said to bring, what it brought, and the answer."""
+    """A task that was solved by one look: what was asked, what the look is described_as to bring, what it brought, and the answer."""
 
     task: Task
     question: str
-    said: str
+    described_as: str
     reply: str
     numbers: tuple[float, ...]
     gold: float
@@ -129,14 +129,16 @@ def _names(unit: str, text: str) -> bool:
 
 def _finding(kind: str, ones: Sequence[LookedUp], pair: UnitPair) -> Finding | None:
     """None where somebody says the other unit, or where the question itself asks for the factor."""
-    if any(_names(pair.other, f"{one.said} {one.reply} {one.question}") for one in ones):
+    if any(_names(pair.other, f"{one.described_as} {one.reply} {one.question}") for one in ones):
         return None
     factors = {pair.factor, 1 / pair.factor} if pair.factor else set()
     asked = {float(n.replace(",", "")) for one in ones for n in NUMBERS.findall(one.question)}
     if factors & asked:
         return None
     one = ones[0]
-    named = all(_names(pair.gold, one.question) or _names(pair.gold, one.said) for one in ones)
+    named = all(
+        _names(pair.gold, one.question) or _names(pair.gold, one.described_as) for one in ones
+    )
     if not named and pair.gold != "single ones":
         return None
     brought = next(number for number in one.numbers if one.is_gold(pair.of(number)))
@@ -174,10 +176,15 @@ def _looked_up(given: CheckInput) -> Iterator[tuple[str, LookedUp]]:
             continue
         reply = text_of(one.results[0].observation)
         numbers = tuple(float(text.replace(",", "")) for text in NUMBERS.findall(reply))
-        kind, said = _called(one)
+        kind, described_as = _called(one)
         written = re.sub(r"[^\d.-]", "", words)
         question = str(one.task.payload.get("question", "")) or text_of(one.opening)
-        yield kind, LookedUp(one.task, question, said, reply, numbers, float(number.value), written)
+        yield (
+            kind,
+            LookedUp(
+                one.task, question, described_as, reply, numbers, float(number.value), written
+            ),
+        )
 
 
 def _called(one: PlayedTrajectory) -> tuple[str, str]:
