@@ -81,17 +81,68 @@ def returns_so_far(inputs):
     return _returns(inputs, from_the_front=True)
 
 
+def times_the_spread(inputs):
+    return _by_group(inputs, lambda paid: (paid - paid.mean()) * (paid.std() + 1e-6))
+
+
+def twice_over_the_spread(inputs):
+    return _by_group(inputs, lambda paid: (paid - paid.mean()) / (paid.var(unbiased=False) + 1e-6))
+
+
+def over_the_spread(inputs):
+    return _by_group(inputs, lambda paid: (paid - paid.mean()) / (paid.std(unbiased=False) + 1e-6))
+
+
+def to_whole_numbers(inputs):
+    return _by_group(inputs, lambda paid: paid.mul(2).floor() - paid.mul(2).floor().mean())
+
+
+def _discounted(inputs, before, anew=True):
+    """`before(paid, later)`: of a turn, by what it was paid and what the next one is worth."""
+    row_P, worth_P, later = inputs.turns.row_P, torch.zeros_like(inputs.reward_P).double(), 0.0
+    for turn in reversed(range(len(worth_P))):
+        last = turn + 1 == len(worth_P) or row_P[turn + 1] != row_P[turn]
+        later = 0.0 if last and anew else later
+        later = before(float(inputs.reward_P[turn]), later)
+        worth_P[turn] = later
+    return Advantages(worth_P[inputs.turns.turn_of_A])
+
+
+def discounted_returns(inputs):
+    return _discounted(inputs, lambda paid, later: paid + 0.9 * later)
+
+
+def returns_that_grow(inputs):
+    return _discounted(inputs, lambda paid, later: paid + later / 0.9)
+
+
+def returns_that_run_on(inputs):
+    return _discounted(inputs, lambda paid, later: paid + 0.9 * later, anew=False)
+
+
+def returns_of_one_turn(inputs):
+    return _discounted(inputs, lambda paid, later: paid)
+
+
 COMPARED = {"compares": True, "ignores_shifts": True}
 ESTIMATORS = {
     "a missing score is zero": (missing_is_zero, COMPARED, "is counted as a number"),
     "a missing score is NaN": (missing_is_nan, COMPARED, "tokens' credit NaN"),
     "a sign is lost": (distances, COMPARED, "loses a sign"),
     "itself in its baseline": (not_left_out, COMPARED, "the mean with itself in it"),
+    "times the spread": (times_the_spread, COMPARED, "give 16 times the credit"),
+    "over the variance": (twice_over_the_spread, COMPARED, "give 0.25 times the credit"),
+    "whole numbers": (to_whole_numbers, {"compares": True}, "expected one factor"),
+    "divided by the discount": (returns_that_grow, {"per": "turn"}, "divides by its discount"),
+    "into the next trajectory": (returns_that_run_on, {"per": "turn"}, "goes on from one"),
+    "no turn before": (returns_of_one_turn, {"per": "turn"}, "of no turn before it"),
     "summed from the front": (returns_so_far, {"per": "turn"}, "sums from the front"),
 }
 RIGHT = {
     "centred": (centred, COMPARED),
     "others": (others, COMPARED),
+    "over the spread": (over_the_spread, COMPARED),
+    "discounted": (discounted_returns, {"per": "turn"}),
     "to go": (returns_to_go, {"per": "turn"}),
 }
 
@@ -132,6 +183,10 @@ class Mine:
         ratio_M = probability_ratio(inputs.logp_M, old_M)
         if self.bug == "inverted":
             ratio_M = probability_ratio(old_M, inputs.logp_M)
+        if self.bug == "difference":
+            ratio_M = inputs.logp_M - old_M
+        if self.bug == "probability":
+            ratio_M = inputs.logp_M.exp()
         if self.bug == "detached":
             ratio_M = ratio_M.detach()
         low, high = 1 - self.clip_low, 1 + self.clip_high
@@ -142,10 +197,22 @@ class Mine:
         held_M = ratio_M.clamp(low, high)
         loss_M = -torch.minimum(ratio_M * inputs.advantage_M, held_M * inputs.advantage_M)
         loss_M = -loss_M if self.bug == "sign" else loss_M
+        if self.bug == "dual clip":
+            loss_M = torch.minimum(loss_M, -3 * inputs.advantage_M)
+        loss_M = loss_M * self._of_sampler(inputs)
+        away_M = (inputs.ref_logp_M - inputs.logp_M) * (-1 if self.bug == "reference" else 1)
+        loss_M = loss_M + 0.1 * (away_M.exp() - 1 - away_M if self.bug != "reference" else -away_M)
         loss_M = loss_M * self._of_sequence(inputs)
         entropy_M = 0.01 * inputs.entropy_M
         loss_M = loss_M + (entropy_M if self.bug == "entropy" else -entropy_M)
         return Clipped(loss_M, ratio_M, torch.zeros_like(ratio_M).char())
+
+    def _of_sampler(self, inputs):
+        """What the sampler had rarer weighs more."""
+        rarer_M = (inputs.old_logp_M.detach() - inputs.rollout_logp_M).nan_to_num(0.0)
+        if self.bug == "not detached":
+            rarer_M = (inputs.logp_M - inputs.rollout_logp_M).nan_to_num(0.0)
+        return (-rarer_M if self.bug == "upside down" else rarer_M).exp().clamp(max=2.0)
 
     def _of_sequence(self, inputs):
         """A factor by how far a whole segment has moved."""
@@ -175,6 +242,12 @@ class Forks:
 OBJECTIVES = {
     ("Mine", "sampled"): "is taken against the sampler's logprobs",
     ("Mine", "inverted"): "makes good tokens rarer",
+    ("Mine", "difference"): "the difference of logprobs is taken for the ratio",
+    ("Mine", "probability"): "goes by its probability",
+    ("Mine", "dual clip"): "is applied to both",
+    ("Mine", "reference"): "is made likelier still",
+    ("Mine", "not detached"): "counts a factor twice",
+    ("Mine", "upside down"): "is upside down",
     ("Mine", "detached"): "no advantage has a gradient",
     ("Mine", "swapped"): "the two bounds are swapped",
     ("Mine", "sign"): "makes good tokens rarer",

@@ -272,7 +272,7 @@ def scale_claimed(
 # ------------------------------------------------------------------------------------------------ objectives
 
 
-def _inputs(moved_M: Tensor, advantage_M: Tensor, **facts: Tensor) -> tuple[LossInputs, Tensor]:
+def loss_inputs(moved_M: Tensor, advantage_M: Tensor, **facts: Tensor) -> tuple[LossInputs, Tensor]:
     old_M = torch.full_like(moved_M, OLD)
     logp_M = (old_M + moved_M).requires_grad_()
     count = len(moved_M)
@@ -287,9 +287,9 @@ def _inputs(moved_M: Tensor, advantage_M: Tensor, **facts: Tensor) -> tuple[Loss
     return LossInputs(logp_M=logp_M, advantage_M=advantage_M, **(plain | facts)), logp_M
 
 
-def _pull(algorithm: Algorithm, moved_M: Tensor, advantage_M: Tensor, **facts: Tensor) -> Tensor:
+def pull_of(algorithm: Algorithm, moved_M: Tensor, advantage_M: Tensor, **facts: Tensor) -> Tensor:
     """The gradient of the summed loss by each token's logprob."""
-    inputs, logp_M = _inputs(moved_M, advantage_M, **facts)
+    inputs, logp_M = loss_inputs(moved_M, advantage_M, **facts)
     loss_M = algorithm.loss(inputs).loss_M
     if not loss_M.requires_grad:
         return torch.zeros_like(moved_M)
@@ -310,8 +310,8 @@ def _zeros(count: int = TOKENS) -> Tensor:
 def gradient_on_policy(algorithm: Algorithm) -> Iterator[RuleResult]:
     """A token goes the way of its advantage where nothing has moved."""
     ones_M = torch.ones(TOKENS, dtype=torch.float64)
-    nothing = _pull(algorithm, _zeros(), _zeros())
-    better, worse = (_pull(algorithm, _zeros(), sign * ones_M) - nothing for sign in (1.0, -1.0))
+    nothing = pull_of(algorithm, _zeros(), _zeros())
+    better, worse = (pull_of(algorithm, _zeros(), sign * ones_M) - nothing for sign in (1.0, -1.0))
     yield Checked(2 * TOKENS, "the gradient on policy")
     up = float(better.mean())
     down = float(worse.mean())
@@ -331,8 +331,8 @@ def gradient_on_policy(algorithm: Algorithm) -> Iterator[RuleResult]:
 def _size(algorithm: Algorithm) -> Iterator[RuleResult]:
     """On policy the pull of an advantage goes by its size."""
     ones_M = torch.ones(TOKENS, dtype=torch.float64)
-    nothing = _pull(algorithm, _zeros(), _zeros())
-    once, twice = (_pull(algorithm, _zeros(), size * ones_M) - nothing for size in (1.0, 2.0))
+    nothing = pull_of(algorithm, _zeros(), _zeros())
+    once, twice = (pull_of(algorithm, _zeros(), size * ones_M) - nothing for size in (1.0, 2.0))
     yield Checked(TOKENS, "the size of an advantage")
     factor = float(twice.mean()) / float(once.mean()) if abs(float(once.mean())) > NOTHING else 2.0
     if abs(factor - 2.0) > 1e-3 and not SIZES.search(words_of(algorithm.objective)):
@@ -362,7 +362,7 @@ def _sampler(algorithm: Algorithm) -> Iterator[RuleResult]:
 def _ratio(algorithm: Algorithm, **facts: Tensor) -> Tensor:
     """[M]: as the objective gives it, of tokens that have moved a little."""
     moved_M = torch.linspace(-0.1, 0.1, TOKENS, dtype=torch.float64)
-    inputs, _ = _inputs(moved_M, torch.ones(TOKENS, dtype=torch.float64), **facts)
+    inputs, _ = loss_inputs(moved_M, torch.ones(TOKENS, dtype=torch.float64), **facts)
     return algorithm.loss(inputs).ratio_M.detach().double()
 
 
@@ -381,8 +381,19 @@ def _sides(algorithm: Algorithm) -> Iterator[RuleResult]:
         return
     between_M = torch.full((TOKENS,), 0.25, dtype=torch.float64)  # a ratio of 1.28, or 0.78
     ones_M = torch.ones(TOKENS, dtype=torch.float64)
-    rises = float(_pull(uneven, between_M, ones_M).abs().max()) > NOTHING
-    falls = float(_pull(uneven, -between_M, -ones_M).abs().max()) > NOTHING
+    rises, falls = (
+        # Beside what is lost without an advantage: a penalty pulls wherever the ratio is.
+        float(
+            (
+                pull_of(uneven, side * between_M, side * ones_M)
+                - pull_of(uneven, side * between_M, 0 * ones_M)
+            )
+            .abs()
+            .max()
+        )
+        > NOTHING
+        for side in (1.0, -1.0)
+    )
     yield Checked(2 * TOKENS, "the two bounds of a ratio")
     if not rises and falls:
         yield Finding(
@@ -397,9 +408,9 @@ def _uncounted(algorithm: Algorithm) -> Iterator[RuleResult]:
     counts_M = torch.arange(count) % 2 == 0
     segment_M = torch.arange(count) // 4
     ones_M = torch.ones(count, dtype=torch.float64)
-    still_M = _pull(algorithm, _zeros(), ones_M, segment_M=segment_M, counts_M=counts_M)
+    still_M = pull_of(algorithm, _zeros(), ones_M, segment_M=segment_M, counts_M=counts_M)
     moved_M = torch.where(counts_M, 0.0, 0.4).double()
-    other_M = _pull(algorithm, moved_M, ones_M, segment_M=segment_M, counts_M=counts_M)
+    other_M = pull_of(algorithm, moved_M, ones_M, segment_M=segment_M, counts_M=counts_M)
     gap = float((still_M - other_M)[counts_M].abs().max())
     yield Checked(count, "tokens that are not trained")
     if gap > NOTHING:
@@ -413,7 +424,7 @@ def _entropy_bonus(algorithm: Algorithm) -> Iterator[RuleResult]:
     """What an objective makes of entropy by itself."""
     objective = algorithm.objective
     entropy_M = torch.ones(TOKENS, dtype=torch.float64).requires_grad_()
-    inputs, _ = _inputs(_zeros(), _zeros(), entropy_M=entropy_M)
+    inputs, _ = loss_inputs(_zeros(), _zeros(), entropy_M=entropy_M)
     loss_M = algorithm.loss(inputs).loss_M
     if not loss_M.requires_grad:
         return
@@ -433,7 +444,7 @@ def _entropy_bonus(algorithm: Algorithm) -> Iterator[RuleResult]:
 def _entropy_mask(algorithm: Algorithm) -> Iterator[RuleResult]:
     """Which tokens learn, where an objective chooses them by entropy and its words say which."""
     entropy_M = torch.linspace(0.1, 2.0, 4 * TOKENS, dtype=torch.float64)
-    pull_M = _pull(
+    pull_M = pull_of(
         algorithm, _zeros(len(entropy_M)), torch.ones_like(entropy_M), entropy_M=entropy_M
     )
     used_M = pull_M.abs() > NOTHING

@@ -39,6 +39,7 @@ from workbench.extensions.bias.further import (
     worst_of_group,
 )
 from workbench.extensions.bias.pulls import objective_properties
+from workbench.extensions.bias.scales import reach_of_rewards, scale_of_rewards
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.batch import Batch
@@ -78,6 +79,8 @@ def properties_of(algorithm: Algorithm) -> Iterator[RuleResult]:
         credit = partial(_credit, algorithm)
         yield from left_out(algorithm, batch, plain, credit)
         yield from scale_claimed(algorithm, batch, plain, credit)
+        yield from scale_of_rewards(algorithm, batch, plain, credit)
+        yield from reach_of_rewards(algorithm, batch, plain, credit)
         if algorithm.estimator.per != "attempt" and not algorithm.estimator.critic:
             yield from past_turns(algorithm, batch, plain, credit)
     yield from _again(algorithm, batch, plain, near)

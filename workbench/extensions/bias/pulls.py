@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from workbench.basics.findings import Checked, Finding, RuleResult
 from workbench.basics.tensors import Tensor, torch
 from workbench.extensions.bias.further import further_objective, gradient_on_policy
+from workbench.extensions.bias.scales import single_tokens
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import LossInputs
 
@@ -38,6 +39,7 @@ def objective_properties(algorithm: Algorithm) -> Iterator[RuleResult]:
     yield from _leash(algorithm)
     yield from _cut(algorithm)
     yield from further_objective(algorithm)
+    yield from single_tokens(algorithm)
 
 
 def _loss(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from workbench.extensions.scripted_play.playing import (
     replay,
     text_of,
 )
+from workbench.extensions.scripted_play.words import framed
 from workbench.values import Task
 
 LEAST = 4  # tasks by which an answer's form is judged
@@ -87,15 +87,3 @@ def _earned(played: PlayedTrajectory) -> bool:
 def _said(given: CheckInput, task: Task, gold: str) -> PlayedTrajectory:
     """Without a solver: the one gold answer of the payload."""
     return replay(given.family, Script(task, 0, (given.as_answer(gold),)))
-
-
-def framed(texts: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Each text as (before, answer, after): between the answer tags, or what is no common beginning or end of all."""
-    tagged = [re.search(r"(.*<answer>)(.*?)(</answer>.*)", text, re.DOTALL) for text in texts]
-    if all(tagged):
-        return [(match[1], match[2], match[3]) for match in tagged]
-    before = re.sub(r"[\w.-]*$", "", os.path.commonprefix(list(texts)))
-    inner = [text[len(before) :] for text in texts]
-    turned = os.path.commonprefix([text[::-1] for text in inner])[::-1]
-    after = re.sub(r"^[\w.-]*", "", turned)
-    return [(before, text[: len(text) - len(after)], after) for text in inner]

@@ -17,6 +17,7 @@ from workbench.extensions.inspect_tasks.answers import (
     right_answers,
 )
 from workbench.extensions.inspect_tasks.demanded import check_demanded
+from workbench.extensions.inspect_tasks.json_forms import check_json
 from workbench.extensions.scripted_play.given import (
     EXAMPLE,
     PLACEHOLDER,
@@ -65,6 +66,7 @@ def check_forms(given: CheckInput) -> Iterator[RuleResult]:
     if (why := given.why_not_played()) is not None:
         yield NotChecked(why)
         return
+    yield from check_json(given)
     answers = right_answers(given)
     yield from check_demanded(given, answers)
     if len(answers) < LEAST:

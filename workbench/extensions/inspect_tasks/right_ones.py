@@ -21,6 +21,8 @@ from workbench.extensions.inspect_tasks.answers import (
 )
 from workbench.extensions.inspect_tasks.by_form import AnswerResult, said_answers
 from workbench.extensions.inspect_tasks.known_questions import worked_out
+from workbench.extensions.inspect_tasks.longer_forms import check_longer_forms
+from workbench.extensions.inspect_tasks.reread import check_reread
 from workbench.extensions.scripted_play.given import CheckInput
 from workbench.extensions.scripted_play.playing import (
     Script,
@@ -59,6 +61,8 @@ def check_right_ones(given: CheckInput) -> Iterator[RuleResult]:
         if given.family.max_turns == 1:  # else there are replies to go by
             yield from _same_prompt(given, right, prompts)
         yield from _options_twice(right, prompts)
+    yield from check_longer_forms(given)
+    yield from check_reread(given)
     answers = right_answers(given)
     if len(answers) >= LEAST:
         yield from _as_good(given, answers)

@@ -12,7 +12,7 @@ from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleRe
 from workbench.extensions.inspect_tasks.hints import check_hints
 from workbench.extensions.inspect_tasks.oracles import check_oracles
 from workbench.extensions.inspect_tasks.told import check_told
-from workbench.extensions.scripted_play.given import EMPTY, CheckInput, inside
+from workbench.extensions.scripted_play.given import EMPTY, NONSENSE, CheckInput, inside
 from workbench.extensions.scripted_play.leaks import (
     Probe,
     always_there,
@@ -26,7 +26,7 @@ from workbench.extensions.scripted_play.leaks import (
     without_unsure,
     words_of,
 )
-from workbench.extensions.scripted_play.playing import PlayedTrajectory, text_of
+from workbench.extensions.scripted_play.playing import PlayedTrajectory, Script, replay, text_of
 from workbench.values import Observation, Task
 from workbench.values.errors import WorkbenchError, shortened
 
@@ -236,7 +236,7 @@ def check_leaks(given: CheckInput) -> Iterator[RuleResult]:
             rare = rare_parts(as_named(played.task), probes)
             yield Checked(len(played.results))
             leak = leak_of(given.family, played.trajectory, rare) if rare else None
-            if leak is not None:
+            if leak is not None and not _looked_up(given, played):
                 yield Finding(f"at {played.task.id!r} ({played.policy}), {leak[1]}")
                 return
     answers = _answers(given)
@@ -253,6 +253,22 @@ def check_leaks(given: CheckInput) -> Iterator[RuleResult]:
         yield NotChecked(
             "a gold answer in the payload of a task, or a solver whose last action is a value of it"
         )
+
+
+def _looked_up(given: CheckInput, played: PlayedTrajectory) -> bool:
+    """Whether the solver says one of these words at this task before it answers, and nonsense in their place brings nothing of what
+    they bring: then the reply to them is what is to be found out."""
+    for one in given.own.get("solver", ()):
+        for text in one.texts[:-1] if one.task.id == played.task.id and one.success else ():
+            if text in played.texts:
+                script = Script(one.task, played.seed, (text,))
+                shown = replay(given.family, script)
+                nonsense = replay(given.family, script._replace(texts=(NONSENSE,)))
+                if [text_of(seen) for seen in shown.shown[1:]] != [
+                    text_of(seen) for seen in nonsense.shown[1:]
+                ]:
+                    return True
+    return False
 
 
 def _not_by_the_solver(given: CheckInput) -> Iterator[PlayedTrajectory]:

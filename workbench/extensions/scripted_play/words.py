@@ -10,6 +10,7 @@ comes of it is compared with the same actions handed to the world directly: plai
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -391,3 +392,15 @@ def _number(value: float | None) -> str:
 
 def _quoted(text: str) -> str:
     return repr(text if len(text) <= QUOTED else text[: QUOTED - 3] + "...")
+
+
+def framed(texts: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Each text as (before, answer, after): between the answer tags, or what is no common beginning or end of all."""
+    tagged = [re.search(r"(.*<answer>)(.*?)(</answer>.*)", text, re.DOTALL) for text in texts]
+    if all(tagged):
+        return [(match[1], match[2], match[3]) for match in tagged]
+    before = re.sub(r"[\w.-]*$", "", os.path.commonprefix(list(texts)))
+    inner = [text[len(before) :] for text in texts]
+    turned = os.path.commonprefix([text[::-1] for text in inner])[::-1]
+    after = re.sub(r"^[\w.-]*", "", turned)
+    return [(before, text[: len(text) - len(after)], after) for text in inner]

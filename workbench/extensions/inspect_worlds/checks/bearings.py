@@ -12,7 +12,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from workbench.basics.findings import ERROR, Checked, Finding, NotChecked, RuleResult
+from workbench.extensions.inspect_worlds.checks.edges import check_other_side
 from workbench.extensions.inspect_worlds.checks.hinted import check_hinted
+from workbench.extensions.inspect_worlds.checks.map_walls import check_walls
+from workbench.extensions.inspect_worlds.checks.read_replies import check_read_replies
+from workbench.extensions.inspect_worlds.checks.seen_through import check_seen_through
 from workbench.extensions.scripted_play.given import CheckInput, inside
 from workbench.extensions.scripted_play.playing import PlayedTrajectory, text_of
 from workbench.values.errors import shortened
@@ -96,6 +100,10 @@ def check_bearings(given: CheckInput) -> Iterator[RuleResult]:
     yield from _directions(given, played)
     yield from _past_the_edge(given, played)
     yield from check_hinted(given)
+    yield from check_seen_through(given)
+    yield from check_other_side(given)
+    yield from check_read_replies(given)
+    yield from check_walls(given)
 
 
 # ------------------------------------------------------------------------------------------------ directions

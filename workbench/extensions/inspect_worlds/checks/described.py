@@ -19,6 +19,7 @@ from workbench.extensions.inspect_worlds.checks.order import (
     value_for,
     words_of_tasks,
 )
+from workbench.extensions.inspect_worlds.checks.tool_edges import keeps_its_bounds
 from workbench.extensions.inspect_worlds.checks.tools_asked import (
     arguments_of_questions,
     cut_at_a_number,
@@ -32,6 +33,7 @@ from workbench.extensions.inspect_worlds.checks.tools_meant import (
     knows_sums,
     turns_pages,
 )
+from workbench.extensions.inspect_worlds.checks.units_told import check_units_told
 from workbench.extensions.scripted_play.given import SLOW_S, CheckInput, until_a_finding
 from workbench.extensions.scripted_play.playing import Spent, unplayable
 from workbench.extensions.scripted_play.written_numbers import counted
@@ -140,6 +142,7 @@ def check_described(given: CheckInput) -> Iterator[RuleResult]:
     """Each tool of a ToolEnv, in a trajectory of its own."""
     family = given.family
     env = made(family)
+    yield from check_units_told(given)
     if not isinstance(env, ToolEnv) or not env.tools:
         yield NotChecked("tools of a ToolEnv")
         return
@@ -357,6 +360,7 @@ LOOKS = (
     _without_effect,
     turns_pages,
     keeps_order,
+    keeps_its_bounds,
     keeps_its_default,
     reads_names,
     _cut,

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
+from workbench.extensions.inspect_worlds.checks.edges import check_named_bounds
 from workbench.extensions.inspect_worlds.checks.one_shot import check_granted, check_one_shot
 from workbench.extensions.scripted_play.given import CheckInput, inside
 from workbench.extensions.scripted_play.playing import (
@@ -160,6 +161,7 @@ def _after_the_end(given: CheckInput, trajectories: list[PlayedTrajectory]) -> I
 
 def check_limits(given: CheckInput) -> Iterator[RuleResult]:
     """Where the environment cuts trajectories off, its prompt says so; and what the prompt says is what happens."""
+    yield from check_named_bounds(given)
     granted = list(check_granted(given))
     yield from granted
     idle = list(_unsuccessful(given))

@@ -13,6 +13,7 @@ import numpy as np
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.late import ANNOUNCED
 from workbench.extensions.inspect_worlds.checks.once_more import check_amounts
+from workbench.extensions.inspect_worlds.checks.totals import check_totals
 from workbench.extensions.scripted_play.given import NONSENSE, CheckInput
 from workbench.extensions.scripted_play.paid import NEAR
 from workbench.extensions.scripted_play.playing import (
@@ -47,6 +48,7 @@ def check_felt(given: CheckInput) -> Iterator[RuleResult]:
     yield from _a_turn_late(given)
     yield from _unfelt(given)
     yield from check_amounts(given)
+    yield from check_totals(given)
 
 
 # ------------------------------------------------------------------------------------------------ a turn late

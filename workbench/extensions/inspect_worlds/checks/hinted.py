@@ -23,6 +23,17 @@ LIES = re.compile(
 )
 LOW = re.compile(r"\btoo (?:low|small|little|few|short|cheap|early)\b", re.IGNORECASE)
 HIGH = re.compile(r"\btoo (?:high|large|big|much|many|great|long|expensive|late)\b", re.IGNORECASE)
+# Where to go from here, and not what the guess is.
+GO_UP = re.compile(
+    r"(?:^|[.!?:]\s*)(?:go |try |guess |search )?(?:higher|up|upwards?|more)\s*(?:[.!?]|$)|"
+    r"\b(?:my|the secret|the hidden|the) number is (?:higher|larger|bigger|greater)\b",
+    re.IGNORECASE,
+)
+GO_DOWN = re.compile(
+    r"(?:^|[.!?:]\s*)(?:go |try |guess |search )?(?:lower|down|downwards?|less)\s*(?:[.!?]|$)|"
+    r"\b(?:my|the secret|the hidden|the) number is (?:lower|smaller|less)\b",
+    re.IGNORECASE,
+)
 NEARER = re.compile(r"\b(?:warmer|hotter|closer|nearer)\b", re.IGNORECASE)
 FARTHER = re.compile(r"\b(?:colder|cooler|farther|further away)\b", re.IGNORECASE)
 IN_PLACE = re.compile(
@@ -97,8 +108,8 @@ def _by_kind(
 def _of_size(
     one: PlayedTrajectory, guess: str, right: str, says: str, apart: Decimal
 ) -> Iterator[ReplyClaim]:
-    low = LOW.search(says)
-    high = HIGH.search(says)
+    low = LOW.search(says) or GO_UP.search(says)
+    high = HIGH.search(says) or GO_DOWN.search(says)
     if bool(low) != bool(high):
         yield ReplyClaim(one, guess, right, (low or high)[0], (apart < 0) == bool(low))
 

@@ -16,11 +16,13 @@ from workbench.basics.findings import (
     NotChecked,
     RuleResult,
 )
+from workbench.extensions.inspect_worlds.checks.map_walls import check_late_part
 from workbench.extensions.scripted_play.given import SLOW_S, CheckInput
 from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
     Spent,
+    is_number,
     is_over,
     play,
     replay,
@@ -65,6 +67,7 @@ def check_replies(given: CheckInput) -> Iterator[RuleResult]:
         answer = _lag_of(given, task, actions)
         if answer is False:
             yield Checked(1)
+            yield from check_late_part(given)
             return
         if answer is True:
             late.append(task)
@@ -77,6 +80,8 @@ def check_replies(given: CheckInput) -> Iterator[RuleResult]:
             "after the action, and not the one before the move. Build the observation after the state has changed (or "
             "say in the prompt that replies are delayed)"
         )
+    else:
+        yield from check_late_part(given)
 
 
 def _lag_of(given: CheckInput, task: Task, actions: Sequence[str]) -> bool | None:
@@ -195,7 +200,8 @@ def _goes_on_otherwise(
 def _state_after(played: PlayedTrajectory, turn: int) -> tuple[Any, ...]:
     result = played.results[turn]
     key = repr(played.readings[turn + 1].get("state_key"))
-    return result.terminated, result.info.get("success"), None if is_over(result) else key
+    paid = round(result.reward, 9) if is_number(result.reward) else None
+    return result.terminated, result.info.get("success"), paid, None if is_over(result) else key
 
 
 def _two_states(one: PlayedTrajectory, other: PlayedTrajectory, k: int, turn: int) -> Finding:

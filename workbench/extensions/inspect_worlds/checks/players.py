@@ -14,6 +14,7 @@ from workbench.basics.findings import (
     RuleResult,
 )
 from workbench.extensions.inspect_worlds.checks.baselines_seen import check_baselines_seen
+from workbench.extensions.inspect_worlds.checks.edges import check_random_range
 from workbench.extensions.scripted_play.given import NONSENSE, CheckInput
 from workbench.extensions.scripted_play.paid import known_success
 from workbench.extensions.scripted_play.playing import (
@@ -40,6 +41,7 @@ def check_players(given: CheckInput) -> Iterator[RuleResult]:
     yield from _read_by_the_beginning(given)
     yield from _plays_blindly(given)
     yield from check_baselines_seen(given)
+    yield from check_random_range(given)
 
 
 # ------------------------------------------------------------------------------------------------ never understood
