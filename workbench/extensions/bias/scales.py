@@ -96,16 +96,11 @@ def reach_of_rewards(
     estimator = algorithm.estimator
     if estimator.per == "attempt" or estimator.critic or estimator.says("whitens"):
         return
-    words = words_of(estimator.function)
     lengths = (batch.turn_offsets[1:] - batch.turn_offsets[:-1]).tolist()
     asked = unreached = grows = strangers = 0
     example = ""
     for n in [n for n, turns in enumerate(lengths) if turns > 1][:8]:
-        paid_K = batch.turn_reward_K.clone()
-        paid_K[int(batch.turn_offsets[n + 1]) - 1] += SHIFT
-        reward_N = batch.reward_N.clone()
-        reward_N[n] += SHIFT
-        moved_T = credit(replace(batch, turn_reward_K=paid_K, reward_N=reward_N)) - plain_T
+        moved_T = credit(_with_last_turn_paid(batch, n)) - plain_T
         turns = [_of_turn(batch, moved_T, n, turn) for turn in range(lengths[n])]
         if abs(turns[-1]) <= NOTHING:
             continue
@@ -118,21 +113,47 @@ def reach_of_rewards(
     yield Checked(asked, "which turns a reward reaches")
     if asked < 4:
         return
+    words = words_of(estimator.function)
     if grows == asked:
-        yield Finding(
-            f"{SHIFT:g} more in the last turn of a trajectory is worth {example}, so in {asked} of {asked} trajectories; expected that a reward is worth no more far "
-            f"from it than where it was paid: {algorithm.name} divides by its discount, or raises it to a negative power"
-        )
+        yield _grows_with_distance(algorithm.name, example, asked)
     elif unreached == asked and TO_GO.search(words) and not ALONE.search(words):
-        yield Finding(
-            f"{SHIFT:g} more in the last turn of a trajectory moves the credit of no turn before it, in {asked} of {asked} trajectories, and {algorithm.name} speaks of "
-            "returns: what earlier turns led to is not credited to them. Sum rewards from the end (flip, cumsum, flip)"
-        )
+        yield _reaches_no_turn_before(algorithm.name, asked)
     elif 2 * strangers > asked:
-        yield Finding(
-            f"{SHIFT:g} more in the last turn of a trajectory moves the credit of one that belongs to another task, and of others not, in {strangers} of {asked} cases: a "
-            f"running sum of {algorithm.name} goes on from one trajectory into the next. Begin it anew where inputs.turns.row_P changes"
-        )
+        yield _reaches_strangers(algorithm.name, strangers, asked)
+
+
+def _with_last_turn_paid(batch: Batch, n: int) -> Batch:
+    """The batch with SHIFT more in the last turn of trajectory n."""
+    paid_K = batch.turn_reward_K.clone()
+    paid_K[int(batch.turn_offsets[n + 1]) - 1] += SHIFT
+    reward_N = batch.reward_N.clone()
+    reward_N[n] += SHIFT
+    return replace(batch, turn_reward_K=paid_K, reward_N=reward_N)
+
+
+def _grows_with_distance(name: str, example: str, asked: int) -> Finding:
+    return Finding(
+        f"{SHIFT:g} more in the last turn of a trajectory is worth {example}, so in {asked} of "
+        f"{asked} trajectories; expected that a reward is worth no more far from it than where it "
+        f"was paid: {name} divides by its discount, or raises it to a negative power"
+    )
+
+
+def _reaches_no_turn_before(name: str, asked: int) -> Finding:
+    return Finding(
+        f"{SHIFT:g} more in the last turn of a trajectory moves the credit of no turn before it, "
+        f"in {asked} of {asked} trajectories, and {name} speaks of returns: what earlier turns led "
+        "to is not credited to them. Sum rewards from the end (flip, cumsum, flip)"
+    )
+
+
+def _reaches_strangers(name: str, strangers: int, asked: int) -> Finding:
+    return Finding(
+        f"{SHIFT:g} more in the last turn of a trajectory moves the credit of one that belongs to "
+        f"another task, and of others not, in {strangers} of {asked} cases: a running sum of "
+        f"{name} goes on from one trajectory into the next. "
+        "Begin it anew where inputs.turns.row_P changes"
+    )
 
 
 def _of_turn(batch: Batch, moved_T: Tensor, n: int, turn: int) -> float:

@@ -292,20 +292,31 @@ def _asked_line(read: Sequence[ReadTask]) -> Iterator[RuleResult]:
     (shift, times), *_ = shifts.most_common(1)
     one, line = example[shift]
     if shift and times >= OFTEN * asked and len({o.answer for o in read}) >= FEWEST:
-        yield Finding(
-            f"the right answer stands in the line {'after' if shift > 0 else 'before'} the one that is asked about, at {times} of {asked} tasks: {one.answer!r} at "
-            f"{one.task.id!r}, where the question's own word stands in {shortened(line, 80)}. An index is off by {abs(shift)}",
-            severity=ERROR,
-        )
+        yield _line_beside(one, line, shift, f"{times} of {asked}")
     elif shift is None and times >= OFTEN * asked and offsets:
         (offset, often), *_ = offsets.most_common(1)
         if often >= OFTEN * asked and offset:
-            yield Finding(
-                f"the right answer is what stands in the line that is asked about, {offset:+d} ({'minutes' if ':' in one.answer else 'each time'}), at {often} of "
-                f"{asked} tasks, and nothing in the question says so: {one.answer!r} at {one.task.id!r}, where {shortened(line, 80)} is read. It was made in "
-                "another zone or counted from another start than what is shown",
-                severity=ERROR if ":" in one.answer and offset % 15 == 0 else NOTE,
-            )
+            yield _with_offset(one, line, offset, f"{often} of {asked}")
+
+
+def _line_beside(one: ReadTask, line: str, shift: int, share: str) -> Finding:
+    return Finding(
+        f"the right answer stands in the line {'after' if shift > 0 else 'before'} the one that is "
+        f"asked about, at {share} tasks: {one.answer!r} at {one.task.id!r}, where the question's "
+        f"own word stands in {shortened(line, 80)}. An index is off by {abs(shift)}",
+        severity=ERROR,
+    )
+
+
+def _with_offset(one: ReadTask, line: str, offset: int, share: str) -> Finding:
+    unit = "minutes" if ":" in one.answer else "each time"
+    return Finding(
+        f"the right answer is what stands in the line that is asked about, {offset:+d} ({unit}), "
+        f"at {share} tasks, and nothing in the question says so: {one.answer!r} at "
+        f"{one.task.id!r}, where {shortened(line, 80)} is read. It was made in another zone or "
+        "counted from another start than what is shown",
+        severity=ERROR if ":" in one.answer and offset % 15 == 0 else NOTE,
+    )
 
 
 def question_at(lines: Sequence[str]) -> int:
@@ -356,14 +367,10 @@ def _labels(read: Sequence[ReadTask]) -> Iterator[RuleResult]:
         not re.fullmatch(r"[A-Za-z][\w -]{1,20}", a) for a in answers
     ):
         return
-    prompt = read[0].prompt
-    places = {
-        a: [m.start() for m in re.finditer(rf"(?<!\w){re.escape(a)}(?!\w)", prompt)]
-        for a in answers
-    }
-    if not all(places.values()):
+    places = {answer: _last_place(answer, read[0].prompt) for answer in answers}
+    if min(places.values()) < 0:
         return
-    order = sorted(answers, key=lambda a: places[a][-1])
+    order = sorted(answers, key=places.__getitem__)
     for name in names:
         spoken = defaultdict(set)
         for one in read:
@@ -383,3 +390,9 @@ def _labels(read: Sequence[ReadTask]) -> Iterator[RuleResult]:
                 severity=NOTE,
             )
             return
+
+
+def _last_place(words: str, prompt: str) -> int:
+    """Where the words stand last in the prompt, by themselves; -1 where they do not."""
+    matches = re.finditer(rf"(?<!\w){re.escape(words)}(?!\w)", prompt)
+    return max((match.start() for match in matches), default=-1)

@@ -242,33 +242,56 @@ def check_random_range(given: CheckInput) -> Iterator[RuleResult]:
         if len(drawn) < VALUES or drawn[-1] - drawn[0] + 1 != len(drawn) or times < 8 * len(drawn):
             continue
         yield Checked(times, "numbers that random play draws")
-        states = _spread(
-            [one for one in record.states if one[0].policy == "random"] or record.states
+        finding = _refused_edge(given, slot, record, drawn, times) or _undrawn_neighbour(
+            given, slot, record, drawn, times
         )
-        low, high = drawn[0], drawn[-1]
-        for edge, missed in ((low, high + 1), (high, low - 1)):
-            if missed < 0:
-                continue
-            others = [drawn[len(drawn) // 2], missed]
-            refused, asked = _refusals(given, slot, states, edge, others, high + 7)
-            if refused == asked >= FEWEST:
-                yield Finding(
-                    f"random play draws {low} to {high} for {slot.shape!r}, and {edge} is refused at {refused} of {asked} states, while "
-                    f"{missed}, which it never draws in {times} turns, is taken: its range is off by one. Random play is weaker than "
-                    f"chance, and what needs {missed} is never seen by it. Draw from {sorted((low, high, missed))[1]} to "
-                    f"{max(high, missed) if edge == low else high - 1}"
-                )
-                return
-        beyond = sorted({value for value in record.solved if value > high or value < low})
-        often = sum(value in beyond for value in record.solved)
-        if beyond and often >= 4 and _one_form(given, slot) and beyond[0] in (low - 1, high + 1):
-            yield Finding(
-                f"random play draws {low} to {high} for {slot.shape!r} in {times} turns, and never {beyond[0]}, which the solver says "
-                f"{often} times: the end of its range is off by one (integers(a, b) leaves b out), and a part of the tasks cannot "
-                "be solved by chance. Draw among all that may be spoken",
-                severity=NOTE,
-            )
+        if finding is not None:
+            yield finding
             return
+
+
+def _refused_edge(
+    given: CheckInput, slot: ActionSlot, record: SlotRecord, drawn: Sequence[int], times: int
+) -> Finding | None:
+    """An end of the drawn range that is refused, while the number past its other end is taken."""
+    by_random = [one for one in record.states if one[0].policy == "random"]
+    states = _spread(by_random or record.states)
+    low, high = drawn[0], drawn[-1]
+    for edge, missed in ((low, high + 1), (high, low - 1)):
+        if missed < 0:
+            continue
+        others = [drawn[len(drawn) // 2], missed]
+        refused, asked = _refusals(given, slot, states, edge, others, high + 7)
+        if refused == asked >= FEWEST:
+            return Finding(
+                f"random play draws {low} to {high} for {slot.shape!r}, and {edge} is refused at "
+                f"{refused} of {asked} states, while {missed}, which it never draws in {times} "
+                "turns, is taken: its range is off by one. Random play is weaker than chance, and "
+                f"what needs {missed} is never seen by it. "
+                f"Draw from {sorted((low, high, missed))[1]} to "
+                f"{max(high, missed) if edge == low else high - 1}"
+            )
+    return None
+
+
+def _undrawn_neighbour(
+    given: CheckInput, slot: ActionSlot, record: SlotRecord, drawn: Sequence[int], times: int
+) -> Finding | None:
+    """A number beside the drawn range that the solver says often."""
+    low, high = drawn[0], drawn[-1]
+    beyond = sorted({value for value in record.solved if value > high or value < low})
+    often = sum(value in beyond for value in record.solved)
+    if not beyond or often < 4 or beyond[0] not in (low - 1, high + 1):
+        return None
+    if not _one_form(given, slot):
+        return None
+    return Finding(
+        f"random play draws {low} to {high} for {slot.shape!r} in {times} turns, and never "
+        f"{beyond[0]}, which the solver says {often} times: the end of its range is off by one "
+        "(integers(a, b) leaves b out), and a part of the tasks cannot be solved by chance. "
+        "Draw among all that may be spoken",
+        severity=NOTE,
+    )
 
 
 def _draws(given: CheckInput) -> dict[ActionSlot, list[int]]:

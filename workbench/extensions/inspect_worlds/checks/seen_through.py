@@ -111,10 +111,23 @@ def _states(given: CheckInput) -> Iterator[PlayedTrajectory]:
 
 def _foretells(given: CheckInput) -> Iterator[RuleResult]:
     """By random play: one choice of the other side is always followed by a loss, and another one never hides a win."""
-    family = given.family
     if "random" not in given.own:
         return
-    outcomes: dict[tuple[str, str], list[float]] = defaultdict(list)
+    by_action = _rewards_by_choice(given)
+    turns = sum(len(paid) for choices in by_action.values() for paid in choices.values())
+    yield Checked(turns, "choices of the other side")
+    for text, choices in by_action.items():
+        enough = {choice: paid for choice, paid in choices.items() if len(paid) >= CHOSEN}
+        lost = [choice for choice, paid in enough.items() if max(paid) < 0]
+        if len(enough) >= 2 and len(lost) == 1:
+            yield _foretold_loss(text, lost[0], len(enough[lost[0]]))
+            return
+
+
+def _rewards_by_choice(given: CheckInput) -> dict[str, dict[str, list[float]]]:
+    """By random play: action -> the other side's choice in that turn -> the rewards of such turns."""
+    family = given.family
+    by_action: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     spent = Spent()
     for number in range(PLAYS):
         if spent.seconds > given.budget_s / 2:
@@ -126,20 +139,17 @@ def _foretells(given: CheckInput) -> Iterator[RuleResult]:
         for text, result in zip(one.texts, one.results):
             verb = VERB.search(text_of(result.observation))
             if verb is not None and is_number(result.reward):
-                outcomes[text.strip(), verb["verb"].lower().rstrip("s")].append(result.reward)
-    yield Checked(sum(map(len, outcomes.values())), "choices of the other side")
-    by_action: dict[str, dict[str, list[float]]] = defaultdict(dict)
-    for (text, choice), paid in outcomes.items():
-        by_action[text][choice] = paid
-    for text, choices in by_action.items():
-        enough = {choice: paid for choice, paid in choices.items() if len(paid) >= CHOSEN}
-        lost = [choice for choice, paid in enough.items() if max(paid) < 0]
-        if len(enough) >= 2 and len(lost) == 1:
-            paid = enough[lost[0]]
-            yield Finding(
-                f"what is hidden foretells nothing, says the prompt, and whenever the other side says {lost[0]!r} to {shortened(text, 30)!r} the policy has "
-                f"lost: in {len(paid)} of {len(paid)} such turns of random play (were it one in ten otherwise, that came about once in "
-                f"{1 / 0.9 ** len(paid):.0f}). It may see the policy's cards. Decide its choice by what it is shown alone",
-                severity=NOTE,
-            )
-            return
+                choice = verb["verb"].lower().rstrip("s")
+                by_action[text.strip()][choice].append(result.reward)
+    return by_action
+
+
+def _foretold_loss(text: str, choice: str, turns: int) -> Finding:
+    return Finding(
+        "what is hidden foretells nothing, says the prompt, and whenever the other side says "
+        f"{choice!r} to {shortened(text, 30)!r} the policy has lost: in {turns} of {turns} such "
+        "turns of random play (were it one in ten otherwise, that came about once in "
+        f"{1 / 0.9**turns:.0f}). It may see the policy's cards. "
+        "Decide its choice by what it is shown alone",
+        severity=NOTE,
+    )

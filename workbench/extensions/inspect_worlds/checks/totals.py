@@ -146,12 +146,11 @@ def _paid_again(
     for one in played:
         if len(amounts) >= IDLE or spent.seconds > given.budget_s / 3:
             break
-        first = replay(given.family, one.script._replace(texts=(NONSENSE,)))
-        if first.error or not first.results or not is_number(first.results[0].reward):
+        cost = _paid_for_nonsense(given, one)
+        if cost is None:
             return None
-        cost = float(first.results[0].reward)
         costs.add(round(cost, 9))
-        if first.ended or abs(cost) > NEAR and len(costs) > 1:
+        if abs(cost) > NEAR and len(costs) > 1:
             return None
         for k in range(1, len(one.results) - 2):
             amount = float(one.results[k].reward)
@@ -170,6 +169,14 @@ def _paid_again(
     if example is None or len(amounts) < DIFFERENT or not _grows(played):
         return None
     return *example, amounts
+
+
+def _paid_for_nonsense(given: CheckInput, one: PlayedTrajectory) -> float | None:
+    """The reward of nonsense as the first action; None where that is no number, or the end."""
+    first = replay(given.family, one.script._replace(texts=(NONSENSE,)))
+    if first.error or first.ended or not first.results or not is_number(first.results[0].reward):
+        return None
+    return float(first.results[0].reward)
 
 
 def _grows(played: Sequence[PlayedTrajectory]) -> bool:

@@ -152,9 +152,21 @@ def _finding(kind: str, ones: Sequence[LookedUp], pair: UnitPair) -> Finding | N
 
 def _looked_up(given: CheckInput) -> Iterator[tuple[str, LookedUp]]:
     """(what was called, the look) of new tasks that the solver solved by one look and an answer that is a number."""
-    family = given.family
     if "solver" not in given.own:
         return
+    solved = _solved_by_one_look(given)
+    if len(solved) < FEWEST:
+        return
+    frames = framed([one.texts[-1] for one in solved])
+    for one, (_, words, _) in zip(solved, frames):
+        number = number_of(words.strip())
+        if number is not None and abs(float(number.value)) >= 1e-9:
+            yield _as_looked_up(one, words, float(number.value))
+
+
+def _solved_by_one_look(given: CheckInput) -> list[PlayedTrajectory]:
+    """The solver's trajectories of two turns that succeed, within a third of the budget."""
+    family = given.family
     if hasattr(family, "task_seeds"):
         seeds = list(family.task_seeds("train", 0, TASKS, 0))
     else:
@@ -168,23 +180,17 @@ def _looked_up(given: CheckInput) -> Iterator[tuple[str, LookedUp]]:
         one = play(family, task, 0, lambda env, rng=rng: family.solver_action(env, rng))
         if one.success and not one.error and len(one.texts) == 2:
             solved.append(one)
-    if len(solved) < FEWEST:
-        return
-    for one, (_, words, _) in zip(solved, framed([one.texts[-1] for one in solved])):
-        number = number_of(words.strip())
-        if number is None or abs(float(number.value)) < 1e-9:
-            continue
-        reply = text_of(one.results[0].observation)
-        numbers = tuple(float(text.replace(",", "")) for text in NUMBERS.findall(reply))
-        kind, described_as = _called(one)
-        written = re.sub(r"[^\d.-]", "", words)
-        question = str(one.task.payload.get("question", "")) or text_of(one.opening)
-        yield (
-            kind,
-            LookedUp(
-                one.task, question, described_as, reply, numbers, float(number.value), written
-            ),
-        )
+    return solved
+
+
+def _as_looked_up(one: PlayedTrajectory, words: str, gold: float) -> tuple[str, LookedUp]:
+    """(what was called, the look) of one trajectory whose answer is `words`, the number `gold`."""
+    reply = text_of(one.results[0].observation)
+    numbers = tuple(float(text.replace(",", "")) for text in NUMBERS.findall(reply))
+    kind, described_as = _called(one)
+    written = re.sub(r"[^\d.-]", "", words)
+    question = str(one.task.payload.get("question", "")) or text_of(one.opening)
+    return kind, LookedUp(one.task, question, described_as, reply, numbers, gold, written)
 
 
 def _called(one: PlayedTrajectory) -> tuple[str, str]:
