@@ -585,6 +585,14 @@ def test_steps_that_are_gone_are_said(copied):
 # ------------------------------------------------------------------------------------------------ signals
 
 
+def test_steps_in_another_order_are_said(copied):
+    """No step is missing, and yet they are not those that training counts."""
+    lines = (copied / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (copied / "metrics.jsonl").write_bytes(b"".join([lines[1], lines[0], *lines[2:]]))
+    with pytest.raises(StoreError, match=r"lists steps \[2, 1, 3, 4\]; expected each once, from 1"):
+        resume_here(copied)
+
+
 def start(path: Path, *words: str) -> subprocess.Popen:
     command = [
         sys.executable,

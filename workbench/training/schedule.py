@@ -63,7 +63,12 @@ def schedule(run: Run, config: Config) -> Schedule:
     done = run.steps()
     committed = len(done)
     if done != list(range(1, committed + 1)):
-        missing = min(set(range(1, max(done) + 1)) - set(done))
+        missing = min(set(range(1, max(done) + 1)) - set(done), default=None)
+        if missing is None:
+            raise StoreError(
+                f"metrics.jsonl of {run.path} lists steps {done[:8]}; expected each once, from 1 on. Restore it from a copy "
+                "of the run"
+            )
         raise StoreError(
             f"step {missing} of {run.path} is gone although later ones are committed; restore "
             "metrics.jsonl from a copy of the run"

@@ -1,7 +1,7 @@
-"""Numbers at their edges: a bound that a prompt names and that is refused (E14), and random play that draws beside what may be spoken
+"""Numbers at their edges: a bound that a prompt names and that is refused (E14), and random play that draws beside what may be said
 (E25).
 
-Both put other numbers into an action that the family's own play spoken at that state, and compare what is answered: an edge is
+Both put other numbers into an action that the family's own play has at that state, and compare what is answered: an edge is
 refused where it is answered as a number far outside is, while its neighbour is not.
 """
 
@@ -50,7 +50,7 @@ class ActionSlot(NamedTuple):
     place: int
 
 
-class Bound(NamedTuple):
+class PromptLimit(NamedTuple):
     """An edge that a prompt names as allowed, and its neighbour inside."""
 
     edge: int
@@ -110,8 +110,8 @@ def _spread(states: Sequence[tuple[PlayedTrajectory, int]]) -> list[tuple[Played
     return list(turns)[:STATES]
 
 
-class Probing:
-    """Another number in the place of one that was spoken at a state."""
+class ActionProbe:
+    """Another number in the place of one that was said at a state."""
 
     def __init__(
         self, given: CheckInput, slot: ActionSlot, played: PlayedTrajectory, k: int
@@ -125,7 +125,7 @@ class Probing:
         return text[: self.start] + _written(value, text[self.start : self.end]) + text[self.end :]
 
     def answers(self, text: str, literal: str) -> set[Any]:
-        """What is answered: as it is (a refusal may state the bounds), without the words that were spoken, and without `literal`."""
+        """What is answered: as it is (a refusal may state the bounds), without the words that were said, and without `literal`."""
         texts = (*self.played.texts[: self.k], text)
         again = replay(self.given.family, self.played.script._replace(texts=texts))
         if again.error or len(again.results) <= self.k:
@@ -163,7 +163,7 @@ def _refusals(
         if spent.seconds > given.budget_s / 2:
             break
         asked += 1
-        if not Probing(given, slot, played, k).refuses(value, others, beyond):
+        if not ActionProbe(given, slot, played, k).refuses(value, others, beyond):
             return refused, asked
         refused += 1
     return refused, asked
@@ -172,20 +172,20 @@ def _refusals(
 # ------------------------------------------------------------------------------------------------ bounds that a prompt names
 
 
-def bounds_in(prompt: str) -> Iterator[Bound]:
-    """Edges that a prompt says may be spoken."""
+def bounds_in(prompt: str) -> Iterator[PromptLimit]:
+    """Edges that a prompt says may be used."""
     for match in RANGE.finditer(prompt):
         low, high = int(match["low"]), int(match["high"])
         near = prompt[max(match.start() - 25, 0) : match.end() + 25]
         if high - low < 2 or STRICTLY.search(near):
             continue
         sure = match["how"].lower() == "from" or "whole" in near
-        yield Bound(low, low + 1, match[0], sure)
-        yield Bound(high, high - 1, match[0], sure)
+        yield PromptLimit(low, low + 1, match[0], sure)
+        yield PromptLimit(high, high - 1, match[0], sure)
     for match in MOST.finditer(prompt):
         high = int(match["high"])
         if high >= 3 and not STRICTLY.search(prompt[match.end() : match.end() + 15]):
-            yield Bound(high, high - 1, match[0], True)
+            yield PromptLimit(high, high - 1, match[0], True)
 
 
 def check_named_bounds(given: CheckInput) -> Iterator[RuleResult]:
@@ -195,11 +195,11 @@ def check_named_bounds(given: CheckInput) -> Iterator[RuleResult]:
     for slot, record in _records(given).items():
         if len(record.values) < VALUES or slot.shape.count("{}") > 1:
             continue  # a number among others is a part of an answer, of which a prompt may say something else
-        tried: dict[str, list[tuple[PlayedTrajectory, int, Bound]]] = defaultdict(list)
+        tried: dict[str, list[tuple[PlayedTrajectory, int, PromptLimit]]] = defaultdict(list)
         for played, k in _spread(record.states):
             for number, bound in enumerate(bounds_in(text_of(played.opening))):
                 if not {bound.edge, bound.inner} & record.values:
-                    continue  # no number of this slot is spoken to go so far
+                    continue  # no number of this slot is said to go so far
                 side = "low" if bound.inner > bound.edge else "high"
                 tried[f"{number} {side}"].append((played, k, bound))
         for where in tried.values():
@@ -218,21 +218,21 @@ def check_named_bounds(given: CheckInput) -> Iterator[RuleResult]:
 
 
 def _refuses_bound(
-    given: CheckInput, slot: ActionSlot, played: PlayedTrajectory, k: int, bound: Bound
+    given: CheckInput, slot: ActionSlot, played: PlayedTrajectory, k: int, bound: PromptLimit
 ) -> bool:
     beyond = (
         bound.edge + 7 * (bound.edge - bound.inner)
         if bound.edge > 7 or bound.edge > bound.inner
         else FAR
     )
-    return Probing(given, slot, played, k).refuses(bound.edge, [bound.inner], beyond)
+    return ActionProbe(given, slot, played, k).refuses(bound.edge, [bound.inner], beyond)
 
 
 # ------------------------------------------------------------------------------------------------ what random play draws
 
 
 def check_random_range(given: CheckInput) -> Iterator[RuleResult]:
-    """The numbers that random play draws are those that may be spoken."""
+    """The numbers that random play draws are those that may be used."""
     if given.why_not_played(baselines=True) is not None or "random" not in given.own:
         return
     draws = _draws(given)
@@ -289,7 +289,7 @@ def _undrawn_neighbour(
         f"random play draws {low} to {high} for {slot.shape!r} in {times} turns, and never "
         f"{beyond[0]}, which the solver says {often} times: the end of its range is off by one "
         "(integers(a, b) leaves b out), and a part of the tasks cannot be solved by chance. "
-        "Draw among all that may be spoken",
+        "Draw among all that may be used",
         severity=NOTE,
     )
 
@@ -340,7 +340,7 @@ EACH = re.compile(
     re.IGNORECASE,
 )
 THEY = re.compile(
-    r"(?<!\w)(?:I|(?:the |my |your )?(?:opponent|computer|other player|rival|bot|machine))\s+(?:take|takes|took|pick|picks|picked|add|adds|added|say|says|spoken|remove|removes|removed|place|places|draw|draws|bid|bids|name|names|count|counts)\s+(\d+)\b",
+    r"(?<!\w)(?:I|(?:the |my |your )?(?:opponent|computer|other player|rival|bot|machine))\s+(?:take|takes|took|pick|picks|picked|add|adds|added|say|says|said|remove|removes|removed|place|places|draw|draws|bid|bids|name|names|count|counts)\s+(\d+)\b",
     re.IGNORECASE,
 )
 

@@ -1,4 +1,4 @@
-"""Numbers in another unit than the one that is described_as (E28): the right answer is what a tool or reply brings, times a factor that
+"""Numbers in another unit than the one that is described (E28): the right answer is what a tool or reply brings, times a factor that
 takes one unit to another, at every task."""
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ PAIRS = (
 )
 
 
-class LookedUp(NamedTuple):
-    """A task that was solved by one look: what was asked, what the look is described_as to bring, what it brought, and the answer."""
+class ToolReading(NamedTuple):
+    """A task that was solved by one look: what was asked, what it is described to bring, what it brought, and the answer."""
 
     task: Task
     question: str
@@ -102,7 +102,7 @@ def check_units_told(given: CheckInput) -> Iterator[RuleResult]:
     """What is brought is in the unit that is named."""
     if given.family.max_turns < 2 or given.why_not_played(baselines=True) is not None:
         return
-    looks: dict[str, list[LookedUp]] = defaultdict(list)
+    looks: dict[str, list[ToolReading]] = defaultdict(list)
     for kind, one in _looked_up(given):
         looks[kind].append(one)
     for kind, ones in looks.items():
@@ -119,7 +119,7 @@ def check_units_told(given: CheckInput) -> Iterator[RuleResult]:
                     return
 
 
-def _goes_by(pair: UnitPair, one: LookedUp) -> bool:
+def _goes_by(pair: UnitPair, one: ToolReading) -> bool:
     return any(one.is_gold(pair.of(number)) for number in one.numbers)
 
 
@@ -127,7 +127,7 @@ def _names(unit: str, text: str) -> bool:
     return re.search(WORDS[unit], text, re.IGNORECASE) is not None
 
 
-def _finding(kind: str, ones: Sequence[LookedUp], pair: UnitPair) -> Finding | None:
+def _finding(kind: str, ones: Sequence[ToolReading], pair: UnitPair) -> Finding | None:
     """None where somebody says the other unit, or where the question itself asks for the factor."""
     if any(_names(pair.other, f"{one.described_as} {one.reply} {one.question}") for one in ones):
         return None
@@ -150,7 +150,7 @@ def _finding(kind: str, ones: Sequence[LookedUp], pair: UnitPair) -> Finding | N
     )
 
 
-def _looked_up(given: CheckInput) -> Iterator[tuple[str, LookedUp]]:
+def _looked_up(given: CheckInput) -> Iterator[tuple[str, ToolReading]]:
     """(what was called, the look) of new tasks that the solver solved by one look and an answer that is a number."""
     if "solver" not in given.own:
         return
@@ -183,14 +183,14 @@ def _solved_by_one_look(given: CheckInput) -> list[PlayedTrajectory]:
     return solved
 
 
-def _as_looked_up(one: PlayedTrajectory, words: str, gold: float) -> tuple[str, LookedUp]:
+def _as_looked_up(one: PlayedTrajectory, words: str, gold: float) -> tuple[str, ToolReading]:
     """(what was called, the look) of one trajectory whose answer is `words`, the number `gold`."""
     reply = text_of(one.results[0].observation)
     numbers = tuple(float(text.replace(",", "")) for text in NUMBERS.findall(reply))
     kind, described_as = _called(one)
     written = re.sub(r"[^\d.-]", "", words)
     question = str(one.task.payload.get("question", "")) or text_of(one.opening)
-    return kind, LookedUp(one.task, question, described_as, reply, numbers, gold, written)
+    return kind, ToolReading(one.task, question, described_as, reply, numbers, gold, written)
 
 
 def _called(one: PlayedTrajectory) -> tuple[str, str]:
