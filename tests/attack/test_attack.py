@@ -314,6 +314,24 @@ def test_tables_are_made_of_their_types():
         }
 
 
+def test_a_pipe_that_an_earlier_operation_left_is_not_waited_for(tmp_path):
+    """Every other number reads what is there before it writes: with a pipe in its place that would be for ever."""
+    name = "events.jsonl"
+    (tmp_path / "sound").mkdir()
+    (tmp_path / "sound" / name).write_bytes(b"")
+    laid = Ground(tmp_path / "sound", (), tmp_path, tmp_path, {name: shape_of([{"a": 1}])})
+    bent = tmp_path / "bent"
+    bent.mkdir()
+    os.mkfifo(bent / name)
+    for seed in range(8):
+        victims._make_part(bent, random.Random(seed), laid)
+    assert (bent / name).is_fifo()
+    (bent / name).unlink()
+    (bent / name).write_bytes(b"")  # control: a file is made anew
+    victims._make_part(bent, random.Random(0), laid)
+    assert (bent / name).read_bytes()
+
+
 # ------------------------------------------------------------------------------------------------ the whole
 
 
