@@ -31,7 +31,15 @@ from tests.hostile.wrong_calls import (
     without_wrong_calls,
 )
 from workbench.basics.annotated import checked, checked_methods, fits
+from workbench.tools.shared_workers import shared_workers
 from workbench.values.errors import ConfigError, DataError
+
+
+@pytest.fixture(autouse=True)
+def workers_end_with_the_test():
+    """They stand in the folder in which the first of them was asked for, which is this test's; a later test has another."""
+    yield
+    shared_workers().shutdown()
 
 
 def test_a_grid_of_wrong_calls_ends_in_words(tmp_path, monkeypatch):
