@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
@@ -14,14 +14,11 @@ from workbench.extensions.scripted_play.leaks import GOLD, gold_of, leaves
 from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
-    Spent,
-    play,
     replay,
     text_of,
 )
 from workbench.extensions.scripted_play.words import framed
 from workbench.values import Task
-from workbench.values.seeds import rng_at, seed_of
 
 TASKS = 40
 FEWEST = 3
@@ -143,7 +140,8 @@ def _is_paid(given: CheckInput, one: ReadAnswer, words: str) -> bool:
 def _read_answers(given: CheckInput) -> list[ReadAnswer]:
     family = given.family
     if "solver" in given.own:
-        played = _solved(given)
+        solved = given.solved_anew("longer", TASKS, 1 / 3)
+        played = [one for one in solved if len(inside(one.texts[-1])) <= 60]
         frames = framed([one.texts[-1] for one in played]) if played else []
         return [
             ReadAnswer(one.task, words.strip(), before, after, one.texts[:-1], _texts(one))
@@ -151,7 +149,7 @@ def _read_answers(given: CheckInput) -> list[ReadAnswer]:
             if words.strip()
         ]
     asked = []
-    for task in _tasks(given):
+    for task in map(family.task, given.task_seeds(TASKS, "longer")):
         gold = gold_of(task)
         if gold:
             whole = given.as_answer("\0")
@@ -159,28 +157,6 @@ def _read_answers(given: CheckInput) -> list[ReadAnswer]:
             opened = replay(family, Script(task, 0, ()))
             asked.append(ReadAnswer(task, gold, before, after, (), _texts(opened)))
     return asked
-
-
-def _tasks(given: CheckInput) -> Sequence[Task]:
-    family = given.family
-    if hasattr(family, "task_seeds"):
-        return [family.task(seed) for seed in family.task_seeds("train", 0, TASKS, 0)]
-    return [family.task(seed_of("check-env", "longer", number)) for number in range(TASKS)]
-
-
-def _solved(given: CheckInput) -> list[PlayedTrajectory]:
-    """New tasks, each solved once."""
-    family = given.family
-    solved: list[PlayedTrajectory] = []
-    spent = Spent()
-    for task in _tasks(given):
-        if spent.seconds > given.budget_s / 3:
-            break
-        rng = rng_at("check-env", "longer", task.id)
-        one = play(family, task, 0, lambda env, rng=rng: family.solver_action(env, rng))
-        if one.success and not one.error and len(inside(one.texts[-1])) <= 60:
-            solved.append(one)
-    return solved
 
 
 def _texts(one: PlayedTrajectory) -> str:

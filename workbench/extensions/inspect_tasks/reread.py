@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.scripted_play.given import CheckInput
-from workbench.extensions.scripted_play.playing import Spent, play, text_of
+from workbench.extensions.scripted_play.given import CheckInput, until_a_finding
+from workbench.extensions.scripted_play.playing import text_of
 from workbench.extensions.scripted_play.words import framed
 from workbench.values import Task
 from workbench.values.errors import shortened
-from workbench.values.seeds import rng_at, seed_of
 
 TASKS = 120
 FEWEST = 4
@@ -74,31 +73,15 @@ def check_reread(given: CheckInput) -> Iterator[RuleResult]:
     yield Checked(len(read), "questions and their answers")
     if len(read) < FEWEST:
         return
-    for look in (_same_question, _stated_order, _stated_form, _days_after, _asked_line, _labels):
-        matching = list(look(read))
-        yield from matching
-        if matching:
-            return
+    looks = (_same_question, _stated_order, _stated_form, _days_after, _asked_line, _labels)
+    yield from until_a_finding(looks, read)
 
 
 def _read(given: CheckInput) -> list[ReadTask]:
     """New tasks of one answer, that the solver solves."""
-    family = given.family
     if "solver" not in given.own or given.family.max_turns != 1:
         return []
-    if hasattr(family, "task_seeds"):
-        seeds = list(family.task_seeds("train", 0, TASKS, 0))
-    else:
-        seeds = [seed_of("check-env", "reread", number) for number in range(TASKS)]
-    spent = Spent()
-    solved = []
-    for task in map(family.task, seeds):
-        if spent.seconds > given.budget_s / 4:
-            break
-        rng = rng_at("check-env", "reread", task.id)
-        one = play(family, task, 0, lambda env, rng=rng: family.solver_action(env, rng))
-        if one.success and not one.error:
-            solved.append(one)
+    solved = given.solved_anew("reread", TASKS, 1 / 4)
     frames = framed([one.texts[-1] for one in solved]) if solved else []
     return [
         ReadTask(one.task, text_of(one.opening), words.strip())

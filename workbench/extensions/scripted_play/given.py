@@ -219,6 +219,21 @@ class CheckInput:
         long = [one for one in reversed(solved) if len(one.texts) >= least_turns]
         return list({one.task.id: one for one in long}.values())[::-1]
 
+    def solved_anew(self, what: str, count: int, share: float) -> list[PlayedTrajectory]:
+        """What the solver solves of `count` training tasks that are drawn for `what`, within a share of the budget."""
+        spent = Spent()
+        solved = []
+        for task in map(self.family.task, self.task_seeds(count, what)):
+            if spent.seconds > share * self.budget_s:
+                break
+            rng = rng_at("check-env", what, task.id)
+            one = play(
+                self.family, task, 0, lambda env, rng=rng: self.family.solver_action(env, rng)
+            )
+            if one.success and not one.error:
+                solved.append(one)
+        return solved
+
     @property
     def played(self) -> list[PlayedTrajectory]:
         return list(chain.from_iterable(self.plays.values()))

@@ -85,8 +85,10 @@ def _written(value: int, like: str) -> str:
 
 
 def _records(given: CheckInput) -> dict[ActionSlot, SlotRecord]:
-    if "slots" in given._cache:
-        return given._cache["slots"]
+    return given.once("slots", lambda: _slots_played(given))
+
+
+def _slots_played(given: CheckInput) -> dict[ActionSlot, SlotRecord]:
     records: dict[ActionSlot, SlotRecord] = defaultdict(SlotRecord)
     for name, trajectories in given.own.items():
         for played in trajectories:
@@ -95,7 +97,6 @@ def _records(given: CheckInput) -> dict[ActionSlot, SlotRecord]:
                     record = records[slot]
                     (record.drawn if name == "random" else record.solved).append(value)
                     record.states.append((played, k))
-    given._cache["slots"] = records
     return records
 
 

@@ -57,12 +57,17 @@ def check_seen_through(given: CheckInput) -> Iterator[RuleResult]:
     yield from _foretells(given)
 
 
-def choice_of(text: str, own: str = "") -> str:
+def choice_of(text: str) -> str:
     """What a reply says that the other side chose; "" for nothing."""
-    if (verb := VERB.search(text)) is not None:
-        return verb["verb"].lower().rstrip("s")
+    if verb := _verb_in(text):
+        return verb
     match = THEIRS.search(text)
     return (match["what"] or "").lower() if match else ""
+
+
+def _verb_in(text: str) -> str:
+    match = VERB.search(text)
+    return match["verb"].lower().rstrip("s") if match else ""
 
 
 def _reacts(given: CheckInput, actions: Sequence[str]) -> Iterator[RuleResult]:
@@ -137,9 +142,8 @@ def _rewards_by_choice(given: CheckInput) -> dict[str, dict[str, list[float]]]:
         seed = seed_of("check-env", "foretold", number)
         one = play(family, task, seed, lambda env, rng=rng: family.random_action(env, rng))
         for text, result in zip(one.texts, one.results):
-            verb = VERB.search(text_of(result.observation))
-            if verb is not None and is_number(result.reward):
-                choice = verb["verb"].lower().rstrip("s")
+            choice = _verb_in(text_of(result.observation))
+            if choice and is_number(result.reward):
                 by_action[text.strip()][choice].append(result.reward)
     return by_action
 

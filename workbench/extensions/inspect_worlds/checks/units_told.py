@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
 from workbench.extensions.scripted_play.given import CheckInput
-from workbench.extensions.scripted_play.playing import PlayedTrajectory, Spent, play, text_of
+from workbench.extensions.scripted_play.playing import PlayedTrajectory, text_of
 from workbench.extensions.scripted_play.words import framed
 from workbench.extensions.scripted_play.written_numbers import number_of
 from workbench.values import Task
 from workbench.values.errors import shortened
-from workbench.values.seeds import rng_at, seed_of
 
 TASKS = 30
 FEWEST = 3
@@ -166,21 +165,8 @@ def _looked_up(given: CheckInput) -> Iterator[tuple[str, ToolReading]]:
 
 def _solved_by_one_look(given: CheckInput) -> list[PlayedTrajectory]:
     """The solver's trajectories of two turns that succeed, within a third of the budget."""
-    family = given.family
-    if hasattr(family, "task_seeds"):
-        seeds = list(family.task_seeds("train", 0, TASKS, 0))
-    else:
-        seeds = [seed_of("check-env", "units", number) for number in range(TASKS)]
-    spent = Spent()
-    solved: list[PlayedTrajectory] = []
-    for task in map(family.task, seeds):
-        if spent.seconds > given.budget_s / 3:
-            break
-        rng = rng_at("check-env", "units", task.id)
-        one = play(family, task, 0, lambda env, rng=rng: family.solver_action(env, rng))
-        if one.success and not one.error and len(one.texts) == 2:
-            solved.append(one)
-    return solved
+    solved = given.solved_anew("units", TASKS, 1 / 3)
+    return [one for one in solved if len(one.texts) == 2]
 
 
 def _as_looked_up(one: PlayedTrajectory, words: str, gold: float) -> tuple[str, ToolReading]:
