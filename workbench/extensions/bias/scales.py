@@ -27,17 +27,20 @@ TIMES = 4.0
 SHIFT = 1.0
 APART = 0.3  # of logprobs
 BENT = re.compile(
-    r"\b(?:clip\w*|clamp\w*|sign\w*|squar\w+|round\w*|thresh\w*|binar\w*|tanh|sigmoid|softmax|exponential\w*|temper\w*|quantil\w*|power|log|bounded|"
+    r"\b(?:clip\w*|clamp\w*|sign\w*|squar\w+|round\w*|thresh\w*|binar\w*|tanh|sigmoid|softmax"
+    r"|exponential\w*|temper\w*|quantil\w*|power|log|bounded|"
     r"varianc\w+|inverse\w*|rank\w*|weights?|success\w*)\b",
     re.IGNORECASE,
 )
 ALONE = re.compile(
-    r"\b(?:own reward|immediate|of its turn alone|this turn'?s? (?:own )?reward|bandit|step reward|gamma (?:=|is|of) 0|myopic)\b",
+    r"\b(?:own reward|immediate|of its turn alone|this turn'?s? (?:own )?reward|bandit|step "
+    r"reward|gamma (?:=|is|of) 0|myopic)\b",
     re.IGNORECASE,
 )
 TO_GO = re.compile(r"\breturns?\b|\bto go\b|\bdiscount\w*|\bgamma\b|\bfuture\b", re.IGNORECASE)
 ONE_SIGN = re.compile(
-    r"\b(?:negative|positive|fail\w*|success\w*|unlearn\w*|worse|better|one[- ]sided|reject\w*|best|good|bad)\b",
+    r"\b(?:negative|positive|fail\w*|success\w*|unlearn\w*|worse|better|one[- ]sided|reject\w*"
+    r"|best|good|bad)\b",
     re.IGNORECASE,
 )
 BY_TOKEN = re.compile(
@@ -66,14 +69,17 @@ def scale_of_rewards(
     even = bool(((factors - middle).abs() < 0.05 * abs(middle)).all())
     if even and (middle > 1.5 * TIMES or middle < 1 / 1.5):
         yield Finding(
-            f"four times the rewards give {middle:.3g} times the credit of {algorithm.name}; expected 4 times, or the same where it is divided by a spread: "
+            f"four times the rewards give {middle:.3g} times the credit of {algorithm.name}; "
+            f"expected 4 times, or the same where it is divided by a spread: "
             f"{'it is multiplied by their spread where it should be divided' if middle > TIMES else 'it is divided by their variance, or twice by their spread'}. "
             "Divide once, by the standard deviation"
         )
     elif not even and not bool(((factors > 0.8) & (factors < 1.2 * TIMES)).all()):
         yield Finding(
-            f"four times the rewards give between {float(factors.min()):.3g} and {float(factors.max()):.3g} times the credit of {algorithm.name}, by token; "
-            "expected one factor: rewards are rounded, cut or compared with a number on the way, and its docstring says nothing of it",
+            f"four times the rewards give between {float(factors.min()):.3g} "
+            f"and {float(factors.max()):.3g} times the credit of {algorithm.name}, by token; "
+            "expected one factor: rewards are rounded, cut or compared with a number on the way, "
+            "and its docstring says nothing of it",
             severity=NOTE,
         )
 
@@ -195,7 +201,8 @@ def _one_ratio(algorithm: Algorithm) -> Iterator[RuleResult]:
     ratio = float(ratio_M.detach().double().mean())
     if abs(ratio) <= NOTHING:
         yield Finding(
-            f"where nothing has moved the ratio of {algorithm.name} is {ratio:.3g}; expected 1: the difference of logprobs is taken for the ratio. A clip around 1 "
+            f"where nothing has moved the ratio of {algorithm.name} is {ratio:.3g}; expected 1: "
+            f"the difference of logprobs is taken for the ratio. A clip around 1 "
             "then holds every token at its bound. Take its exp"
         )
 
@@ -212,8 +219,10 @@ def _both_signs(algorithm: Algorithm) -> Iterator[RuleResult]:
     ):
         which = "+1 has none" if up <= NOTHING else "-1 has none"
         yield Finding(
-            f"on policy an advantage of {which} of the gradient in the loss of {algorithm.name}, and one of the other sign has: a bound that is meant for one sign "
-            "(the dual clip is for A < 0 alone) is applied to both. Choose by the advantage's sign (torch.where), or say so in the docstring"
+            f"on policy an advantage of {which} of the gradient in the loss of {algorithm.name}, "
+            f"and one of the other sign has: a bound that is meant for one sign "
+            "(the dual clip is for A < 0 alone) is applied to both. Choose by the advantage's "
+            "sign (torch.where), or say so in the docstring"
         )
 
 
@@ -228,13 +237,16 @@ def _by_probability(algorithm: Algorithm) -> Iterator[RuleResult]:
     size_M = pull_M.abs()
     if float(size_M.max()) > 1.5 * float(size_M.min()) + NOTHING:
         yield Finding(
-            f"on policy the pull on a token goes by its probability in the loss of {algorithm.name}: {float(size_M[0]):.3g} at a logprob of -4 and "
-            f"{float(size_M[-1]):.3g} at -0.1; expected the same for both: the probability is taken where its logarithm or the ratio is meant, so rare tokens "
+            f"on policy the pull on a token goes by its probability in the loss "
+            f"of {algorithm.name}: {float(size_M[0]):.3g} at a logprob of -4 and "
+            f"{float(size_M[-1]):.3g} at -0.1; expected the same for both: the probability is "
+            f"taken where its logarithm or the ratio is meant, so rare tokens "
             "hardly learn. Take the ratio to the policy before the update"
         )
     elif float(size_M.mean()) > 1.5:
         yield Finding(
-            f"on policy an advantage of 1 pulls {float(size_M.mean()):.3g} times in the loss of {algorithm.name}; expected 1 at most: the gradient counts a factor "
+            f"on policy an advantage of 1 pulls {float(size_M.mean()):.3g} times in the loss "
+            f"of {algorithm.name}; expected 1 at most: the gradient counts a factor "
             "twice (a weight that is not detached, a term that is added to itself). Detach weights",
             severity=NOTE,
         )
@@ -259,8 +271,10 @@ def _away_from_reference(algorithm: Algorithm) -> Iterator[RuleResult]:
         return
     if rarer < -NOTHING and likelier <= NOTHING or rarer < by_itself - NOTHING:
         yield Finding(
-            f"a token that is likelier than in the reference is made likelier still by the loss of {algorithm.name} (gradient {rarer:+.3g} by its logprob, without any "
-            "advantage); expected that it is pulled back: the sign of the penalty, or the order of its difference, is turned round"
+            f"a token that is likelier than in the reference is made likelier still by the loss "
+            f"of {algorithm.name} (gradient {rarer:+.3g} by its logprob, without any "
+            "advantage); expected that it is pulled back: the sign of the penalty, or the order "
+            "of its difference, is turned round"
         )
 
 
@@ -291,6 +305,8 @@ def _sampler_weight(algorithm: Algorithm) -> Iterator[RuleResult]:
     yield Checked(2 * TOKENS, "the sampler's logprobs")
     if rarer < likelier - 1e-3:
         yield Finding(
-            f"a token that the sampler had rarer than the trainer's policy pulls {rarer:.3g}, and one that it had likelier {likelier:.3g}, in the loss of "
-            f"{algorithm.name}; expected the other way round: the weight that corrects for the sampler is upside down. Take exp(old_logp - rollout_logp)"
+            f"a token that the sampler had rarer than the trainer's policy pulls {rarer:.3g}, "
+            f"and one that it had likelier {likelier:.3g}, in the loss of "
+            f"{algorithm.name}; expected the other way round: the weight that corrects for the "
+            f"sampler is upside down. Take exp(old_logp - rollout_logp)"
         )

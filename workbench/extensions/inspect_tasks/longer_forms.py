@@ -118,9 +118,12 @@ def check_longer_forms(given: CheckInput) -> Iterator[RuleResult]:
             continue
         one, longer = lost[paid.index(False)]
         yield Finding(
-            f"right answers have lost {name}: {one.answer!r} is the answer of {one.task.id!r}, and what is read there has {longer!r} and nowhere "
-            f"{one.answer!r}, so at {len(lost)} of {len(read)} tasks; who says {longer!r} is told that it is wrong ({paid.count(False)} of {len(paid)} that were "
-            "tried). Something took the text for a number or cleaned it (int, a table's column types, lower, normalize): keep answers as texts, as "
+            f"right answers have lost {name}: {one.answer!r} is the answer of {one.task.id!r}, "
+            f"and what is read there has {longer!r} and nowhere "
+            f"{one.answer!r}, so at {len(lost)} of {len(read)} tasks; who says {longer!r} is "
+            f"told that it is wrong ({paid.count(False)} of {len(paid)} that were "
+            "tried). Something took the text for a number or cleaned it (int, a table's column "
+            "types, lower, normalize): keep answers as texts, as "
             "they are written",
             severity=ERROR if paid.count(False) >= FEWEST else NOTE,
         )

@@ -22,11 +22,15 @@ OPTION = re.compile(
     r"(?:^|(?<=\s))\(?([A-H]|[1-8])[).:]\s*(.+?)(?=\s+\(?(?:[A-H]|[1-8])[).:]\s|\s*$)", re.MULTILINE
 )
 LARGEST_FIRST = re.compile(
-    r"\b(?:(?:from )?(?:the )?(?:largest|biggest|highest|greatest|latest|newest|longest|heaviest) to (?:the )?(?:smallest|lowest|least|earliest|oldest|shortest|lightest)|descending|decreasing)\b",
+    r"\b(?:(?:from )?(?:the )?(?:largest|biggest|highest|greatest|latest|newest|longest"
+    r"|heaviest) to (?:the )?(?:smallest|lowest|least|earliest|oldest|shortest|lightest)"
+    r"|descending|decreasing)\b",
     re.IGNORECASE,
 )
 SMALLEST_FIRST = re.compile(
-    r"\b(?:(?:from )?(?:the )?(?:smallest|lowest|least|earliest|oldest|shortest|lightest) to (?:the )?(?:largest|biggest|highest|greatest|latest|newest|longest|heaviest)|ascending|increasing)\b",
+    r"\b(?:(?:from )?(?:the )?(?:smallest|lowest|least|earliest|oldest|shortest|lightest) to "
+    r"(?:the )?(?:largest|biggest|highest|greatest|latest|newest|longest|heaviest)|ascending"
+    r"|increasing)\b",
     re.IGNORECASE,
 )
 BY_LETTER = re.compile(r"\balphabetical(?:ly)?\b", re.IGNORECASE)
@@ -34,7 +38,8 @@ REVERSED = re.compile(
     r"\brevers\w+|\bbackward|\bby (?:the )?(?:length|size|number|age)\b", re.IGNORECASE
 )
 PLACES = re.compile(
-    r"\b(?:round\w*|give|with|to) (?:\w+ ){0,3}?(?:to )?(one|two|three|1|2|3) (?:decimals?|decimal places|digits after)\b",
+    r"\b(?:round\w*|give|with|to) (?:\w+ ){0,3}?(?:to )?(one|two|three|1|2|3) (?:decimals?"
+    r"|decimal places|digits after)\b",
     re.IGNORECASE,
 )
 WHOLE = re.compile(
@@ -50,11 +55,14 @@ DATE_FORMS = {
     r"HH:MM": "%H:%M",
 }
 DAYS_AFTER = re.compile(
-    r"\b(?:what|which) (?:date|day) is (\d{1,4}) (day|week)s? (after|before|from|later than) (\d{4}-\d\d-\d\d)\b",
+    r"\b(?:what|which) (?:date|day) is (\d{1,4}) (day|week)s? (after|before|from|later than) "
+    r"(\d{4}-\d\d-\d\d)\b",
     re.IGNORECASE,
 )
 ASKS_MORE = re.compile(
-    r"\b(?:after|before|next|previous|following|second|third|later|earlier|difference|between|convert|local|zone|except|not|than|if|total|sum|average|how many|how much|add\w*|plus|minus|count)\b",
+    r"\b(?:after|before|next|previous|following|second|third|later|earlier|difference|between"
+    r"|convert|local|zone|except|not|than|if|total|sum|average|how many|how much|add\w*|plus"
+    r"|minus|count)\b",
     re.IGNORECASE,
 )
 OFTEN = 0.9
@@ -109,9 +117,12 @@ def _same_question(read: Sequence[ReadTask]) -> Iterator[RuleResult]:
     if len(asked) >= FEWEST and 2 * len(bad) >= len(asked):
         (one, named), (other, others) = _passed_over(bad[0])
         yield Finding(
-            f"the letter of the right answer does not follow its text: {shortened(OPTION.sub('', one.prompt), 70)} has {one.answer!r} ({named}) at "
-            f"{one.task.id!r} and {other.answer!r} ({others}) at {other.task.id!r}, whose options hold both; so with {len(bad)} of {len(asked)} questions "
-            "that came more than once. The letter was made before the options were shuffled, or from the wrong list. Look for the right text in the "
+            f"the letter of the right answer does not follow its "
+            f"text: {shortened(OPTION.sub('', one.prompt), 70)} has {one.answer!r} ({named}) at "
+            f"{one.task.id!r} and {other.answer!r} ({others}) at {other.task.id!r}, whose "
+            f"options hold both; so with {len(bad)} of {len(asked)} questions "
+            "that came more than once. The letter was made before the options were shuffled, or "
+            "from the wrong list. Look for the right text in the "
             "shuffled options",
             severity=ERROR,
         )
@@ -161,8 +172,10 @@ def _stated_order(read: Sequence[ReadTask]) -> Iterator[RuleResult]:
     if asked >= FEWEST and len(wrong) >= OFTEN * asked:
         one = wrong[0]
         yield Finding(
-            f"the prompt asks for an order, and the right answer has another one at {len(wrong)} of {asked} tasks: {shortened(one.prompt, 110)} has "
-            f"{shortened(one.answer, 60)} at {one.task.id!r}. Sort as the prompt says (reverse=True), or say what is sorted",
+            f"the prompt asks for an order, and the right answer has another one at {len(wrong)} "
+            f"of {asked} tasks: {shortened(one.prompt, 110)} has "
+            f"{shortened(one.answer, 60)} at {one.task.id!r}. Sort as the prompt says "
+            f"(reverse=True), or say what is sorted",
             severity=ERROR,
         )
 
@@ -185,8 +198,10 @@ def _stated_form(read: Sequence[ReadTask]) -> Iterator[RuleResult]:
         if len(asked) >= FEWEST and len(wrong) >= max(FEWEST, 0.2 * len(asked)):
             one = wrong[0]
             yield Finding(
-                f"the prompt asks for {form.replace(chr(92), '')}, and the right answer of {one.task.id!r} is {shortened(one.answer, 40)}, which is none (so at "
-                f"{len(wrong)} of {len(asked)} tasks): month and day are exchanged, or another form is compared. Make both of one format",
+                f"the prompt asks for {form.replace(chr(92), '')}, and the right answer "
+                f"of {one.task.id!r} is {shortened(one.answer, 40)}, which is none (so at "
+                f"{len(wrong)} of {len(asked)} tasks): month and day are exchanged, or another "
+                f"form is compared. Make both of one format",
                 severity=ERROR,
             )
             return
@@ -200,8 +215,10 @@ def _stated_form(read: Sequence[ReadTask]) -> Iterator[RuleResult]:
     if len(wrong) >= FEWEST and len(wrong) >= len(stated) / 4:
         one, places = wrong[0]
         yield Finding(
-            f"the prompt asks for {places} decimals, and the right answer of {one.task.id!r} is {one.answer}, so at {len(wrong)} of {len(stated)} tasks: the gold "
-            "number was never rounded. Where it is compared as a text, who does as the prompt says is wrong. Round it, and compare numbers with a tolerance",
+            f"the prompt asks for {places} decimals, and the right answer of {one.task.id!r} "
+            f"is {one.answer}, so at {len(wrong)} of {len(stated)} tasks: the gold "
+            "number was never rounded. Where it is compared as a text, who does as the prompt "
+            "says is wrong. Round it, and compare numbers with a tolerance",
             severity=ERROR if len(one.answer.partition(".")[2]) > places + 3 else NOTE,
         )
 
@@ -237,7 +254,9 @@ def _days_after(read: Sequence[ReadTask]) -> Iterator[RuleResult]:
     if asked >= FEWEST and len(wrong) >= max(2, 0.02 * asked):
         one, expected = wrong[0]
         yield Finding(
-            f"the right answer of {one.task.id!r} is {one.answer}, and {shortened(DAYS_AFTER.search(one.prompt)[0], 60)} is {expected} (so at {len(wrong)} of "
+            f"the right answer of {one.task.id!r} is {one.answer}, "
+            f"and {shortened(DAYS_AFTER.search(one.prompt)[0], 60)} is {expected} (so "
+            f"at {len(wrong)} of "
             f"{asked} tasks). Count with datetime.timedelta, from the day itself",
             severity=ERROR,
         )
@@ -367,8 +386,10 @@ def _labels(read: Sequence[ReadTask]) -> Iterator[RuleResult]:
         turned = {(next(iter(spoken[key])) - (key - first)) % len(order) for key in keys}
         if len(turned) == 1 and turned != {0}:
             yield Finding(
-                f"{name!r} of the payload counts from {first}, and the right words are those of the prompt's list, {', '.join(order)}, turned by {turned.pop()}: "
-                f"{name} = {first} is {order[next(iter(spoken[first]))]!r}. Labels off by one train the policy to say the neighbour of what is right. Hold "
+                f"{name!r} of the payload counts from {first}, and the right words are those of "
+                f"the prompt's list, {', '.join(order)}, turned by {turned.pop()}: "
+                f"{name} = {first} is {order[next(iter(spoken[first]))]!r}. Labels off by one "
+                f"train the policy to say the neighbour of what is right. Hold "
                 "some tasks against their label by hand",
                 severity=NOTE,
             )

@@ -28,11 +28,13 @@ from workbench.values.seeds import rng_at
 
 NUMBER = re.compile(r"(?<![\w.,-])(\d{1,4})(?::00)?(?![\w]|[.,:]\d)")
 RANGE = re.compile(
-    r"\b(?P<how>between|from)\s+(?P<low>\d{1,4})(?::00)?\s+(?:and|(?:up )?to|until|through)\s+(?P<high>\d{1,4})(?::00)?(?!\d|[.:,]\d|\s?%)",
+    r"\b(?P<how>between|from)\s+(?P<low>\d{1,4})(?::00)?\s+(?:and|(?:up )?to|until"
+    r"|through)\s+(?P<high>\d{1,4})(?::00)?(?!\d|[.:,]\d|\s?%)",
     re.IGNORECASE,
 )
 MOST = re.compile(
-    r"\b(?P<how>at most|up to|no more than|not more than|no later than|not later than|a maximum of)\s+(?P<high>\d{1,4})(?::00)?(?!\d|[.:,]\d|\s?%)",
+    r"\b(?P<how>at most|up to|no more than|not more than|no later than|not later than|a maximum "
+    r"of)\s+(?P<high>\d{1,4})(?::00)?(?!\d|[.:,]\d|\s?%)",
     re.IGNORECASE,
 )
 STRICTLY = re.compile(r"strict|exclu|not includ|less than|below|under|before|fewer", re.IGNORECASE)
@@ -209,9 +211,12 @@ def check_named_bounds(given: CheckInput) -> Iterator[RuleResult]:
             if len(where) >= FEWEST and len(refused) == len(where):
                 played, _, bound = where[0]
                 yield Finding(
-                    f"the prompt says {bound.words!r}, and {bound.edge} is refused where {bound.inner} is taken, at {len(where)} of "
-                    f"{len(where)} states ({slot.shape!r}, at {played.task.id!r} for one): the comparison leaves its own bound out "
-                    "(< in place of <=, range(a, b) in place of range(a, b + 1)). Take what the prompt allows, or name the last "
+                    f"the prompt says {bound.words!r}, and {bound.edge} is refused "
+                    f"where {bound.inner} is taken, at {len(where)} of "
+                    f"{len(where)} states ({slot.shape!r}, at {played.task.id!r} for one): the "
+                    f"comparison leaves its own bound out "
+                    "(< in place of <=, range(a, b) in place of range(a, b + 1)). Take what the "
+                    "prompt allows, or name the last "
                     "number that is taken",
                     severity=ERROR if bound.sure or "between" in bound.words.lower() else NOTE,
                 )
@@ -336,12 +341,17 @@ def _one_form(given: CheckInput, slot: ActionSlot) -> bool:
 
 
 EACH = re.compile(
-    r"\b(?:each(?: of us| player| side)?|both|we take turns|taking turns|in turn)\b[^.]{0,40}?\b(?:takes?|picks?|adds?|says?|removes?|places?|draws?|bids?|names?|counts?)\s+"
-    r"(?:(?P<list>\d+(?:, \d+)*,? (?:or|and) \d+)|(?P<low>\d+) to (?P<high>\d+)|between (?P<low2>\d+) and (?P<high2>\d+)|(?:up to|at most) (?P<most>\d+))",
+    r"\b(?:each(?: of us| player| side)?|both|we take turns|taking turns|in "
+    r"turn)\b[^.]{0,40}?\b(?:takes?|picks?|adds?|says?|removes?|places?|draws?|bids?|names?"
+    r"|counts?)\s+"
+    r"(?:(?P<list>\d+(?:, \d+)*,? (?:or|and) \d+)|(?P<low>\d+) to (?P<high>\d+)|between "
+    r"(?P<low2>\d+) and (?P<high2>\d+)|(?:up to|at most) (?P<most>\d+))",
     re.IGNORECASE,
 )
 THEY = re.compile(
-    r"(?<!\w)(?:I|(?:the |my |your )?(?:opponent|computer|other player|rival|bot|machine))\s+(?:take|takes|took|pick|picks|picked|add|adds|added|say|says|said|remove|removes|removed|place|places|draw|draws|bid|bids|name|names|count|counts)\s+(\d+)\b",
+    r"(?<!\w)(?:I|(?:the |my |your )?(?:opponent|computer|other player|rival|bot"
+    r"|machine))\s+(?:take|takes|took|pick|picks|picked|add|adds|added|say|says|said|remove"
+    r"|removes|removed|place|places|draw|draws|bid|bids|name|names|count|counts)\s+(\d+)\b",
     re.IGNORECASE,
 )
 
@@ -368,7 +378,9 @@ def check_other_side(given: CheckInput) -> Iterator[RuleResult]:
     if len(beyond) >= FEWEST:
         number, played, text = beyond[0]
         yield Finding(
-            f"the prompt says {shortened(stated[0], 60)!r}, and the other side says {number} at {played.task.id!r} ({shortened(text, 60)}), so in {len(beyond)} of "
-            f"{len(spoken)} of its turns: it plays by other rules than the policy, and what is learned is learned against them. Draw its number from the same range",
+            f"the prompt says {shortened(stated[0], 60)!r}, and the other side says {number} "
+            f"at {played.task.id!r} ({shortened(text, 60)}), so in {len(beyond)} of "
+            f"{len(spoken)} of its turns: it plays by other rules than the policy, and what is "
+            f"learned is learned against them. Draw its number from the same range",
             severity=ERROR,
         )

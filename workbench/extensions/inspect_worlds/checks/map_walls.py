@@ -18,11 +18,13 @@ from workbench.extensions.scripted_play.playing import (
 from workbench.values import Task
 
 WALL = re.compile(
-    r"(?<!\w)['\"`]?([^\w\s.,;:'\"`()-]|[A-Z])['\"`]?\s*(?:is|are|=|:|marks?|means?)\s*(?:an? |the )?(?:solid )?(?:walls?|rocks?|obstacles?|blocked)\b",
+    r"(?<!\w)['\"`]?([^\w\s.,;:'\"`()-]|[A-Z])['\"`]?\s*(?:is|are|=|:|marks?|means?)\s*(?:an? "
+    r"|the )?(?:solid )?(?:walls?|rocks?|obstacles?|blocked)\b",
     re.IGNORECASE,
 )
 YOU = re.compile(
-    r"(?<!\w)['\"`]?([^\w\s.,;:'\"`()-]|[A-Z])['\"`]?\s*(?:is|are|=|:|marks?|means?)\s*(?:you\b|the player|your|the agent|the robot)",
+    r"(?<!\w)['\"`]?([^\w\s.,;:'\"`()-]|[A-Z])['\"`]?\s*(?:is|are|=|:|marks?|means?)\s*(?:you\b"
+    r"|the player|your|the agent|the robot)",
     re.IGNORECASE,
 )
 FEWEST = 3
@@ -56,8 +58,10 @@ def check_walls(given: CheckInput) -> Iterator[RuleResult]:
     if len(through) >= FEWEST:
         played, k = through[0]
         yield Finding(
-            f"{wall[1]!r} is a wall, says the prompt, and is walked through: {played.texts[k]!r} at turn {k} of {played.task.id!r} comes to stand where one was, so "
-            f"in {len(through)} of {moved} moves. Ask the map of the place that the move leads to, before it is made",
+            f"{wall[1]!r} is a wall, says the prompt, and is walked through: {played.texts[k]!r} "
+            f"at turn {k} of {played.task.id!r} comes to stand where one was, so "
+            f"in {len(through)} of {moved} moves. Ask the map of the place that the move leads "
+            f"to, before it is made",
             severity=ERROR,
         )
 
@@ -104,8 +108,10 @@ def check_late_part(given: CheckInput) -> Iterator[RuleResult]:
         yield Checked(len(late), "parts of replies that may be late")
         if len(late) >= LATE_TASKS:
             yield Finding(
-                f"a part of each reply is one action late, at {len(late)} tasks, {late[0].id!r} for one: its {name} is the same whatever is done in a turn, and "
-                "after the next action it goes by the one before. What is said of the action is new, and what is shown of the state is old. Build the "
+                f"a part of each reply is one action late, at {len(late)} tasks, {late[0].id!r} "
+                f"for one: its {name} is the same whatever is done in a turn, and "
+                "after the next action it goes by the one before. What is said of the action is "
+                "new, and what is shown of the state is old. Build the "
                 "observation after the state has changed",
                 severity=ERROR,
             )

@@ -16,11 +16,14 @@ FEWEST = 4
 THOUGHT = "<think>{}</think>\n"
 NEUTRAL = "let me see what is best here"
 ONE_EACH = re.compile(
-    r"\b(?:one|1|a single) (?:\w+ ){0,2}?(?:a|per|each|every|at a) (?:turn|time|step|round|answer|reply|message)\b|\bonly one\b|\bexactly one\b|\bone (?:command|action|move|letter|guess|word|number|step|coin)\b",
+    r"\b(?:one|1|a single) (?:\w+ ){0,2}?(?:a|per|each|every|at a) (?:turn|time|step|round|answer"
+    r"|reply|message)\b|\bonly one\b|\bexactly one\b|\bone (?:command|action|move|letter|guess"
+    r"|word|number|step|coin)\b",
     re.IGNORECASE,
 )
 THINKS = re.compile(
-    r"<think|\b(?:may|can|should|must|first|to) (?:first )?(?:think|reason)\b|\bthink (?:first|before|step)|\breasoning\b|\bthoughts?\b",
+    r"<think|\b(?:may|can|should|must|first|to) (?:first )?(?:think|reason)\b|\bthink (?:first"
+    r"|before|step)|\breasoning\b|\bthoughts?\b",
     re.IGNORECASE,
 )
 
@@ -86,15 +89,19 @@ def check_read_replies(given: CheckInput) -> Iterator[RuleResult]:
     if asked >= FEWEST and thought == asked and example is not None:
         played, k, other = example
         yield Finding(
-            f"an action is read out of the thoughts before it: {shortened(THOUGHT.format('I could say ' + other + ' here').strip() + ' ' + played.texts[k], 110)} "
-            f"at {played.task.id!r} is carried out as {shortened(other, 30)}, so at {thought} of {asked} states, and a thought without it changes nothing. Take "
+            f"an action is read out of the thoughts before "
+            f"it: {shortened(THOUGHT.format('I could say ' + other + ' here').strip() + ' ' + played.texts[k], 110)} "
+            f"at {played.task.id!r} is carried out as {shortened(other, 30)}, so at {thought} "
+            f"of {asked} states, and a thought without it changes nothing. Take "
             "the thoughts out of the text before it is read, or read its last line",
             severity=ERROR,
         )
     elif asked_several >= FEWEST and 2 * several >= asked_several and several >= FEWEST:
         yield Finding(
-            f"the prompt says {one_each[0]!r}, and two actions in one text are both carried out, in one turn, at {several} of {asked_several} states: a policy "
-            "that writes them all at once saves turns and what they cost. Carry out none or the last of several, and say so",
+            f"the prompt says {one_each[0]!r}, and two actions in one text are both carried out, "
+            f"in one turn, at {several} of {asked_several} states: a policy "
+            "that writes them all at once saves turns and what they cost. Carry out none or the "
+            "last of several, and say so",
             severity=ERROR,
         )
 

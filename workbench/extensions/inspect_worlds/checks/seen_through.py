@@ -21,16 +21,27 @@ from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at, seed_of
 
 AT_ONCE = re.compile(
-    r"\bat the same (?:time|moment)\b|\bat once\b|\bsimultaneous\w*|\bsecret\w*|\bsealed\b|\bwithout (?:seeing|knowing)\b|\bface down\b|"
-    r"\bneither (?:of us )?(?:sees|knows)\b|\bcannot see\b|\bcan't see\b|\bhidden\b|\bblind(?:ly)?\b",
+    r"\bat the same (?:time|moment)\b|\bat once\b|\bsimultaneous\w*|\bsecret\w*|\bsealed\b"
+    r"|\bwithout (?:seeing|knowing)\b|\bface down\b|"
+    r"\bneither (?:of us )?(?:sees|knows)\b|\bcannot see\b|\bcan't see\b|\bhidden\b"
+    r"|\bblind(?:ly)?\b",
     re.IGNORECASE,
 )
 CHOICE_AT_ONCE = re.compile(
-    r"\bat the same (?:time|moment)\b|\bsimultaneous\w*|\bsealed\b|\bsecret(?:ly)?\b|\b(?:choose|pick|bid|decide|play)s? (?:\w+ )?(?:blind(?:ly)?|hidden)\b",
+    r"\bat the same (?:time|moment)\b|\bsimultaneous\w*|\bsealed\b|\bsecret(?:ly)?\b|\b(?:choose"
+    r"|pick|bid|decide|play)s? (?:\w+ )?(?:blind(?:ly)?|hidden)\b",
     re.IGNORECASE,
 )
-WHO = r"(?:I|we|they|it|he|she|(?:the |my |your |our )?(?:opponent|rival|other(?: (?:player|side|bidder|one))?|computer|house|dealer|bot|enemy|adversary|goalkeeper|keeper|machine|second player))"
-DID = r"(?:chose|choose|chooses|plays?|played|picks?|picked|shows?|showed|bids?|threw|throws?|takes?|took|bet|bets|hid|hides?|guess(?:ed|es)?|went|goes|dives?|dived|jumps?|jumped|calls?|folds?|raises?|cooperates?|defects?|cooperated|defected)"
+WHO = (
+    r"(?:I|we|they|it|he|she|(?:the |my |your |our )?(?:opponent|rival|other(?: (?:player|side"
+    r"|bidder|one))?|computer|house|dealer|bot|enemy|adversary|goalkeeper|keeper|machine|second "
+    r"player))"
+)
+DID = (
+    r"(?:chose|choose|chooses|plays?|played|picks?|picked|shows?|showed|bids?|threw|throws?"
+    r"|takes?|took|bet|bets|hid|hides?|guess(?:ed|es)?|went|goes|dives?|dived|jumps?|jumped"
+    r"|calls?|folds?|raises?|cooperates?|defects?|cooperated|defected)"
+)
 THEIRS = re.compile(rf"(?<!\w){WHO}\s*(?::|{DID})\s*:?\s*(?P<what>[A-Za-z]+|\d+)?", re.IGNORECASE)
 VERB = re.compile(
     rf"(?<!\w){WHO}\s+(?P<verb>calls?|folds?|raises?|cooperates?|defects?)\b", re.IGNORECASE
@@ -97,9 +108,12 @@ def _reacts(given: CheckInput, actions: Sequence[str]) -> Iterator[RuleResult]:
         played, k, choices = differ[0]
         (one, its), (other, others) = _two(choices)
         yield Finding(
-            f"both choose at the same time, says the prompt, and the other side's choice goes by the policy's: at {played.task.id!r}, turn {k}, with the same "
-            f"chance, {shortened(one, 30)} meets {its!r} and {shortened(other, 30)} meets {others!r}, so in {len(differ)} of {asked} states. It sees what "
-            "is hidden from it, and no policy can do what the prompt's game allows. Draw its choice before the action is read",
+            f"both choose at the same time, says the prompt, and the other side's choice goes by "
+            f"the policy's: at {played.task.id!r}, turn {k}, with the same "
+            f"chance, {shortened(one, 30)} meets {its!r} and {shortened(other, 30)} "
+            f"meets {others!r}, so in {len(differ)} of {asked} states. It sees what "
+            "is hidden from it, and no policy can do what the prompt's game allows. Draw its "
+            "choice before the action is read",
             severity=ERROR,
         )
 

@@ -12,7 +12,8 @@ from workbench.basics.findings import ERROR, Checked, Finding, RuleResult
 from workbench.values.errors import shortened
 
 AT_MOST = re.compile(
-    r"\b(?:at most|up to|no more than|not more than|or less|or fewer|or below|maximum|inclusive|until and including)\b|<=|≤",
+    r"\b(?:at most|up to|no more than|not more than|or less|or fewer|or below|maximum|inclusive"
+    r"|until and including)\b|<=|≤",
     re.IGNORECASE,
 )
 AT_LEAST = re.compile(
@@ -57,8 +58,10 @@ def keeps_its_bounds(called: Any) -> Iterator[RuleResult]:
         yield Checked(left_out + kept, "bounds of tools")
         if left_out >= FEWEST and not kept:
             yield Finding(
-                f"the tool {called.tool.name!r} says {shortened(described, 60)!r} of {name!r}, and leaves out what is exactly there, at {left_out} of {left_out} calls: "
-                f"{shortened(example[1], 60)} is missing from what {shortened(example[0], 90)} brings. Compare with <= or >=, as the description says",
+                f"the tool {called.tool.name!r} says {shortened(described, 60)!r} of {name!r}, "
+                f"and leaves out what is exactly there, at {left_out} of {left_out} calls: "
+                f"{shortened(example[1], 60)} is missing from what {shortened(example[0], 90)} "
+                f"brings. Compare with <= or >=, as the description says",
                 severity=ERROR,
             )
             return

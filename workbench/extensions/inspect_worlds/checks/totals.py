@@ -22,12 +22,15 @@ LABELLED = re.compile(
     r"([A-Za-z][A-Za-z ]{1,24}?)\s*(?::|=|\bis\b)\s*([-+]?[$€£]?\d[\d,]*(?:\.\d+)?)(?![\w:]|\.\d)"
 )
 TOTALS = re.compile(
-    r"\b(?:total|so far|points?|scores?|cash|money|balance|wealth|profit|earned|collected|won|gained|bank|income)\b",
+    r"\b(?:total|so far|points?|scores?|cash|money|balance|wealth|profit|earned|collected|won"
+    r"|gained|bank|income)\b",
     re.IGNORECASE,
 )
 STANDS = re.compile(
-    r"\b(?:each|every|per) (?:\w+ )?(?:turn|step|day|round|week|month|move)s?\b[^.]{0,60}\b(?:pays?|earns?|worth|reward|rent|interest)|"
-    r"\breward (?:of|in) (?:each|every|a) (?:turn|step|day|round) is (?:the|your) (?:total|current|whole)",
+    r"\b(?:each|every|per) (?:\w+ )?(?:turn|step|day|round|week|month"
+    r"|move)s?\b[^.]{0,60}\b(?:pays?|earns?|worth|reward|rent|interest)|"
+    r"\breward (?:of|in) (?:each|every|a) (?:turn|step|day|round) is (?:the|your) (?:total"
+    r"|current|whole)",
     re.IGNORECASE,
 )
 TURNS = 4  # of a trajectory that has them, at least
@@ -67,19 +70,26 @@ def check_totals(given: CheckInput) -> Iterator[RuleResult]:
             if how == "so far" and paid_again is False:
                 continue
             yield Finding(
-                f"the reward of a turn is all that was earned so far: in {sum(len(one.paid) for one in records)} turns of {len(records)} trajectories "
-                f"it equals {'the sum of all ' + repr(label) + ' up to it' if how == 'sum' else repr(label) + ' since the start'} "
-                f"({', '.join(f'{value:g}' for value in turn.paid[:5])} ... where {', '.join(f'{value:g}' for value in turn.shown[:5])} ... is shown), "
-                "so what was earned once is paid again in every later turn, and early gains count for more. Pay the change of the turn",
+                f"the reward of a turn is all that was earned so far: "
+                f"in {sum(len(one.paid) for one in records)} turns of {len(records)} "
+                f"trajectories "
+                f"it "
+                f"equals {'the sum of all ' + repr(label) + ' up to it' if how == 'sum' else repr(label) + ' since the start'} "
+                f"({', '.join(f'{value:g}' for value in turn.paid[:5])} ... "
+                f"where {', '.join(f'{value:g}' for value in turn.shown[:5])} ... is shown), "
+                "so what was earned once is paid again in every later turn, and early gains "
+                "count for more. Pay the change of the turn",
                 severity=ERROR if sure else NOTE,
             )
             return
     if not stands and (again := _paid_again(given, played)):
         one, k, amounts = again
         yield Finding(
-            f"a turn that does nothing is paid what the turn before it was paid: after {one.results[k].reward:+.3g} at {one.task.id!r} "
+            f"a turn that does nothing is paid what the turn before it was paid: "
+            f"after {one.results[k].reward:+.3g} at {one.task.id!r} "
             f"{NONSENSE!r} is paid it once more, so with {len(amounts)} different amounts "
-            f"({', '.join(f'{amount:g}' for amount in sorted(amounts)[:5])}), and rewards of a trajectory grow with what was earned before: "
+            f"({', '.join(f'{amount:g}' for amount in sorted(amounts)[:5])}), and rewards of a "
+            f"trajectory grow with what was earned before: "
             "they look like the sum so far, paid anew in every turn. Pay the change of the turn",
             severity=NOTE,
         )

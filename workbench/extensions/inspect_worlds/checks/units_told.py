@@ -142,9 +142,12 @@ def _finding(kind: str, ones: Sequence[ToolReading], pair: UnitPair) -> Finding 
         return None
     brought = next(number for number in one.numbers if one.is_gold(pair.of(number)))
     return Finding(
-        f"{kind} brings numbers in {pair.other}, and nothing says so: the right answers at {len(ones)} of {len(ones)} tasks are those of "
-        f"{pair.gold}, {brought:g} for {one.written} at {one.task.id!r} ({shortened(one.question, 80)}), and none is as it is brought"
-        f"{f'; {pair.gold} is what is named' if named else ''}. Bring the unit that is named, or name the unit that is brought",
+        f"{kind} brings numbers in {pair.other}, and nothing says so: the right answers "
+        f"at {len(ones)} of {len(ones)} tasks are those of "
+        f"{pair.gold}, {brought:g} for {one.written} at {one.task.id!r} "
+        f"({shortened(one.question, 80)}), and none is as it is brought"
+        f"{f'; {pair.gold} is what is named' if named else ''}. Bring the unit that is named, or "
+        f"name the unit that is brought",
         severity=ERROR if named else NOTE,
     )
 
