@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.scripted_play.given import SEEDLIKE, CheckInput
 from workbench.extensions.scripted_play.playing import (
+    PlayedTrajectory,
     Script,
     Spent,
     opening_of,
@@ -31,6 +33,7 @@ DRAWN = (32, 256)  # tasks of each split: at least, and at most
 SECONDS = 1.0  # of drawing them
 COMPARED = 16  # held-out tasks that show what a training task shows
 FURTHER_CHANCES = 24  # under which a pair that is played alike is played again
+THIRD_TASKS = 4  # whose values are put in the place of what two tasks differ in
 FEW_PROBLEMS = 8
 SURE = 3  # held-out tasks that are training tasks
 MOST = 0.5  # of those that were compared
@@ -62,7 +65,7 @@ def check_overlap(given: CheckInput) -> Iterator[RuleResult]:
     for opening in both[:COMPARED]:
         one = held_out[opening][0]
         compared += 1
-        other = next((task for task in train[opening][:4] if _played_alike(given, one, task)), None)
+        other = next((task for task in train[opening][:4] if _is_the_same(given, one, task)), None)
         if other is not None:
             alike.append((one, other))
     if alike:
@@ -120,6 +123,40 @@ def _by_opening(given: CheckInput, drawn: list[Task]) -> dict[str, list[Task]]:
             break
         shown[text_of(opening_of(given.family, task, 0))].append(task)
     return shown
+
+
+def _is_the_same(given: CheckInput, one: Task, other: Task) -> bool:
+    return _played_alike(given, one, other) and not _decides(given, one, other)
+
+
+def _decides(given: CheckInput, one: Task, other: Task) -> bool:
+    """Whether what the payloads differ in changes what comes of the same words when it is a third task's: a hidden map, say.
+    Then the two were alike by the words that happened to be tried."""
+    differ = _different_fields(one, other)
+    scripts = [
+        played.script._replace(task=one)
+        for name in given.baselines
+        for played in (given.own[name][0], _first_at(given, one, name))
+    ]
+    if not all(name in one.payload for name in differ):
+        return False
+    for third in given.tasks[:THIRD_TASKS]:
+        changed = {name: third.payload[name] for name in differ if name in third.payload}
+        mixed = replace(one, payload={**one.payload, **changed})
+        for script in scripts:
+            here, there = (
+                shown_results(replay(given.family, script._replace(task=task)))
+                for task in (one, mixed)
+            )
+            if not same(here, there):
+                return True
+    return False
+
+
+def _first_at(given: CheckInput, task: Task, name: str) -> PlayedTrajectory:
+    act = getattr(given.family, f"{name}_action")
+    rng = rng_at("check-env", "decides", name)
+    return play(given.family, task, 0, lambda env: act(env, rng))
 
 
 def _played_alike(given: CheckInput, one: Task, other: Task) -> bool:

@@ -42,6 +42,11 @@ ANY_ORDER = re.compile(
     r"\bany order\b|\border (?:is|does) not|\b(?:both|pair|two numbers|factors|roots|solutions)\b",
     re.IGNORECASE,
 )
+NUMBERS_LISTED = re.compile(r"-?[\d.]+(?:[\s,;]+-?[\d.]+){2,}")
+OF_AN_ORDER = re.compile(
+    r"\b(?:sort\w*|orders?|ordered|sequence|ascending|descending|ranking|reverse\w*|then|first\b.*\bthen|row|column|from\b.*\bto)\b",
+    re.IGNORECASE | re.DOTALL,
+)
 MIXED = re.compile(r"\b(?:anagram|mixed|scrambl\w*|any order|letters)\b", re.IGNORECASE)
 FAR = Decimal("0.02")  # of a number, where a prompt allows no tolerance
 TIMES = 4  # the tolerance that a prompt states: further off than that is wrong
@@ -179,8 +184,11 @@ def _numbers_in(words: str) -> list[re.Match[str]]:
 
 def _exchanged(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     """An answer of several numbers, the first two of them in each other's place: where some answer has a larger one first.
-    Numbers that always rise are as well those of a set, whose order says nothing."""
+    Numbers that always rise are as well those of a set, whose order says nothing; so are those of a longer list whose prompt
+    has no word of an order (coins that are paid together)."""
     words = answer.words.strip()
+    if NUMBERS_LISTED.fullmatch(words) and not OF_AN_ORDER.search(answer.prompt):
+        return None
     places = _numbers_in(words)
     if len(places) < 2 or places[0][0] == places[1][0] or number_of(words):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.dice import Draw, draws_of
 from workbench.extensions.scripted_play.given import CheckInput
 from workbench.extensions.scripted_play.playing import (
@@ -107,9 +107,14 @@ def check_chance(given: CheckInput) -> Iterator[RuleResult]:
         for place, what in _shared_places(draws):
             if place not in reported:
                 reported.add(place)
+                data = _is_of_what_is_asked(given, script, place)
                 yield Finding(
                     f"what {place} draws in step() from {what} is the same under {SEEDS} dynamics seeds: all "
                     "trajectories of a group share these dice"
+                    + (
+                        ". The same action draws the same again: fine for data, not for dice" * data
+                    ),
+                    severity=NOTE if data else ERROR,
                 )
         for place in _same_in_each_step(draws):
             if place not in reported:
@@ -142,6 +147,43 @@ def _shared_places(draws: list[list[Draw]]) -> Iterator[tuple[str, str]]:
     for place, draw in first[0].items():
         if all(place in by_place and by_place[place].state == draw.state for by_place in first):
             yield place, draw.what
+
+
+def _is_of_what_is_asked(given: CheckInput, script: Script, place: str) -> bool:
+    """Whether what is drawn there belongs to the action that asks for it, as the rows of a data base that is made when it is
+    asked for: the same action, said once more, draws the same, and either another action draws something else or every
+    task draws it, too. Dice are thrown anew."""
+    drawn = _states_by_step(given, script, place)
+    if not drawn:
+        return False
+    first = min(drawn)
+    asked = script.texts[: first + 1]
+    again = _states_by_step(given, script._replace(texts=(*asked, asked[-1])), place)
+    if again.get(first) != again.get(first + 1):
+        return False
+    if len(set(map(tuple, drawn.values()))) > 1:
+        return True
+    others = [
+        played.script
+        for played in given.acted("solver", "random")
+        if played.task.id != script.task.id and len(played.texts) > first
+    ]
+    for other in others[:SEEDS]:
+        there = _states_by_step(given, other, place).get(first)
+        asked = (*script.texts[:first], other.texts[first])
+        here = _states_by_step(given, script._replace(texts=asked), place).get(first)
+        if there is not None and there != here:
+            return False
+    return bool(others)
+
+
+def _states_by_step(given: CheckInput, script: Script, place: str) -> dict[int, list[int]]:
+    """Step -> the states of all draws at a place."""
+    states: dict[int, list[int]] = {}
+    for draw in draws_of(given.family, script):
+        if draw.place == place and draw.step >= 0:
+            states.setdefault(draw.step, []).append(draw.state)
+    return states
 
 
 def _same_in_each_step(draws: list[list[Draw]]) -> Iterator[str]:

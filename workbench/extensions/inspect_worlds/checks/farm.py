@@ -294,7 +294,8 @@ def _again_and_again(given: CheckInput, solver: PolicyEstimate | None) -> Iterat
         total = float(np.mean([sum(paid) for paid in gains]))
         turns = float(np.mean([len(paid) for paid in gains]))
         known_to_fail = all(played.success is False for played in long)
-        severe = known_to_fail and total >= MUCH * scale > 0
+        enough = MUCH if all(map(_for_the_form, gains)) else NEARLY_ALL
+        severe = known_to_fail and total >= enough * scale > 0
         yield Finding(
             f"{name} is paid for again in every turn, and solves nothing: {total:.3g} in {turns:.0f} further turns"
             + (f"; success is worth {scale:.3g}" if scale > 0 else ""),
@@ -312,6 +313,12 @@ def _pays_again(rewards: Sequence[float | None]) -> bool:
     if not all(map(is_number, rewards)):
         return False
     return sum(value > 0 for value in rewards) >= 2 and min(rewards) >= 0
+
+
+def _for_the_form(rewards: Sequence[float]) -> bool:
+    """Whether every turn that is paid from the second on is paid, and alike: then it is for what is said. A text that is now
+    right and now wrong is paid in some turns (a guess in each turn, each paid its share)."""
+    return min(rewards) > 0 and float(np.ptp(rewards)) <= NEAR
 
 
 def _with_filler(given: CheckInput, name: str, text: str) -> list[tuple[float, float]]:
