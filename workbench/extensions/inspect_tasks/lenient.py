@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_tasks.answers import (
@@ -34,6 +35,7 @@ from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at
 
 OTHERS = 6  # of them that are tried at each task, to see whether one answer alone is right
+SHOWN = 2  # tasks, in a message
 SEVERAL = 0.1  # of others' answers that are paid: or more, and several answers are right
 WHOLE = re.compile(r"-?\d{1,12}")
 EXPRESSION = re.compile(r"(?<![\w.])\(?-?\d+(?:\s*[-+*/()]\s*\(?-?\d+\)?)+(?![\w])")
@@ -70,7 +72,10 @@ def check_lenient(given: CheckInput) -> Iterator[RuleResult]:
         )
         return
     others = [answer.words for answer in answers]
-    if _several_are_right(given, answers, others):
+    paid_for_others = _others_paid(given, answers, others)
+    if paid_for_others is None or paid_for_others.several:
+        if paid_for_others is not None:
+            yield from _several_said(paid_for_others, answers)
         yield from _paid_changes(given, answers, others, [one for one in FURTHER if one.always])
         yield NotChecked(
             "tasks of which one answer alone is right: those of other tasks are paid, too"
@@ -161,11 +166,23 @@ def _finding(
     )
 
 
-def _several_are_right(
+class OthersPaid(NamedTuple):
+    """Answers of other tasks that were said at a task: how many, and those that were paid there."""
+
+    asked: int
+    paid: list[tuple[SolverAnswer, str]]
+
+    @property
+    def several(self) -> bool:
+        return len(self.paid) > SEVERAL * self.asked
+
+
+def _others_paid(
     given: CheckInput, answers: Sequence[SolverAnswer], others: Sequence[str]
-) -> bool:
+) -> OthersPaid | None:
+    """None: no answer of another task could be said."""
     spent = Spent()
-    paid = 0
+    paid: list[tuple[SolverAnswer, str]] = []
     asked = 0
     for number, answer in enumerate(answers):
         if spent.seconds > given.budget_s:
@@ -174,8 +191,26 @@ def _several_are_right(
         wrong = [words for words in others if words.strip() != answer.words.strip()]
         for place in rng.permutation(len(wrong))[:OTHERS]:
             asked += 1
-            paid += is_paid(answer, answer.saying(wrong[place]))
-    return asked == 0 or paid > SEVERAL * asked
+            if is_paid(answer, answer.saying(wrong[place])):
+                paid.append((answer, wrong[place]))
+    return OthersPaid(asked, paid) if asked else None
+
+
+def _several_said(others: OthersPaid, answers: Sequence[SolverAnswer]) -> Iterator[RuleResult]:
+    """Several answers may be right; so it looks, too, where a scorer takes nearly everything."""
+    if any(SOME.search(answer.prompt) for answer in answers):
+        return
+    told = {answer.played.task.id: (answer, words) for answer, words in others.paid}
+    examples = "; ".join(
+        f"at {task!r} the solver says {shortened(repr(answer.words), 40)}, and {shortened(repr(words), 40)} is right as well"
+        for task, (answer, words) in list(told.items())[:SHOWN]
+    )
+    yield Finding(
+        f"the right answers of other tasks are right at {len(others.paid)} of {others.asked} tries: {examples}. Where a task has "
+        "several right answers this is so; else look how an answer is compared (sorted, by its length, by a difference with a "
+        "sign, by what it contains)",
+        severity=NOTE,
+    )
 
 
 # ------------------------------------------------------------------------------------------------ how sure
@@ -234,6 +269,14 @@ def _beginning(answer: SolverAnswer, others: Sequence[str]) -> str | None:
 def _some_items(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     parts = _items(answer)
     return parts[1].join(parts[0][: len(parts[0]) // 2]) if parts else None
+
+
+def _one_repeated(answer: SolverAnswer, others: Sequence[str]) -> str | None:
+    """The first of several different items, as often as there are items."""
+    parts = _items(answer, least=2)
+    if parts is None or len(set(parts[0])) < len(parts[0]):
+        return None
+    return parts[1].join(parts[0][:1] * len(parts[0]))
 
 
 def _two_swapped(answer: SolverAnswer, others: Sequence[str]) -> str | None:
@@ -338,6 +381,12 @@ CHANGES: tuple[AnswerProbe, ...] = (
         "the first half of the items",
         _some_items,
         "What is missing is not missed (zip ends with the shorter one; a subset)",
+        SOME,
+    ),
+    AnswerProbe(
+        "the first item, said as often as there are items,",
+        _one_repeated,
+        "Items that are named again count again",
         SOME,
     ),
     AnswerProbe(

@@ -46,6 +46,7 @@ from workbench.extensions.inspect_worlds.checks.idle_settings import check_setti
 from workbench.extensions.inspect_worlds.checks.late import check_keys, check_replies
 from workbench.extensions.inspect_worlds.checks.order import check_order
 from workbench.extensions.inspect_worlds.checks.players import check_players
+from workbench.extensions.inspect_worlds.checks.reached import check_reached
 from workbench.extensions.inspect_worlds.checks.scores import check_scores
 from workbench.extensions.inspect_worlds.checks.shown_whole import check_shown
 from workbench.extensions.inspect_worlds.checks.swallowed import check_swallowed
@@ -345,6 +346,13 @@ CHECKS: tuple[EnvCheck, ...] = (
         "runs are compared that differ in nothing",
         "Use each field of the family where it belongs, or leave it out; make what a prompt says of the same field.",
         check_settings_do,
+    ),
+    EnvCheck(
+        "E35",
+        "every branch of the code is taken by some play",
+        "a rule, a part of the reward or an answer that stands in the code never happens",
+        "Play by hand what should take the branch; correct the condition or the name by which it is looked up, or take it out.",
+        check_reached,
     ),
 )
 

@@ -58,7 +58,7 @@ def check_order(given: CheckInput) -> Iterator[RuleResult]:
     if why := not_importable(name_of(type(family))):
         yield NotChecked(f"a family that a worker process can make ({why})")
         return
-    scripts = [*_tool_scripts(given), *_played_scripts(given)]
+    scripts = [*tool_scripts(given), *_played_scripts(given)]
     if given.step_s > SLOW_S:
         yield NotChecked(f"steps that take less than {SLOW_S:g} s, to be played in both orders")
         return
@@ -139,8 +139,8 @@ def _at_related_tasks(given: CheckInput) -> Iterator[Script]:
 # ------------------------------------------------------------------------------------------------ calls made up
 
 
-def _tool_scripts(given: CheckInput) -> list[Script]:
-    """Calls of each tool, one trajectory a call."""
+def tool_scripts(given: CheckInput) -> list[Script]:
+    """Calls of each tool of a ToolEnv that are made up, one trajectory a call."""
     env = made(given.family)
     if not isinstance(env, ToolEnv) or not env.tools:
         return []
