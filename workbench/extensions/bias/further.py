@@ -129,6 +129,27 @@ def unscored(algorithm: Algorithm, batch: Batch, credit: Any) -> Iterator[RuleRe
             "where one has none; expected no change either: the missing score is counted as a number, zero perhaps (nan_to_num), in the mean "
             f"or the spread of {algorithm.name}'s estimator. None is not zero: leave it out, by inputs.kept_N"
         )
+        return
+    yield from _as_if_it_were_not_there(
+        algorithm, _group_paid(batch, members, rising, missing=True), members, credit
+    )
+
+
+def _as_if_it_were_not_there(
+    algorithm: Algorithm, batch: Batch, members: Tensor, credit: Any
+) -> Iterator[RuleResult]:
+    """The others of a group are credited as where the one without a score had not been played."""
+    left_out = int(members[0])
+    others = [n for n in range(batch.num_trajectories) if n != left_out]
+    with_it_T = credit(batch)[batch.trajectory_of_token_T != left_out]
+    without_T = credit(batch.select(others))
+    worst = float((with_it_T - without_T).abs().max())
+    if worst > NEAR:
+        yield Finding(
+            f"the others of a group are credited otherwise, by up to {worst:.4g}, where one trajectory has no score than where it was "
+            "not played at all; expected the same: the missing score has a part in what they are compared with, as a number "
+            f"(nan_to_num) or in a count. Let {algorithm.name}'s estimator look at inputs.kept_N alone"
+        )
 
 
 def _group_paid(batch: Batch, members: Tensor, paid_M: Tensor, *, missing: bool) -> Batch:

@@ -39,7 +39,7 @@ from workbench.extensions.bias.further import (
     worst_of_group,
 )
 from workbench.extensions.bias.pulls import objective_properties
-from workbench.extensions.bias.scales import reach_of_rewards, scale_of_rewards
+from workbench.extensions.bias.scales import reach_of_rewards, scale_of_rewards, scale_of_targets
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.batch import Batch
@@ -83,6 +83,7 @@ def properties_of(algorithm: Algorithm) -> Iterator[RuleResult]:
         yield from reach_of_rewards(algorithm, batch, plain, credit)
         if algorithm.estimator.per != "attempt" and not algorithm.estimator.critic:
             yield from past_turns(algorithm, batch, plain, credit)
+    yield from scale_of_targets(algorithm, batch)
     yield from _again(algorithm, batch, plain, near)
 
 

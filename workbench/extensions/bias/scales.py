@@ -1,7 +1,8 @@
 """Further properties of one's own estimators and objectives (R47, R48): how credit goes by the scale of rewards, which turns a reward
 reaches, and what a single token's gradient goes by.
 
-    scale      four times the rewards of all give four times the credit or the same, and not sixteen times or a quarter
+    scale      four times the rewards of all give four times the credit or the same, and not sixteen times or a quarter; and, with four
+               times the values, four times a critic's targets
     reach      a reward reaches the turns before it, not more than its own turn, and no trajectory of another task alone
     one        on policy the ratio is 1, a token's pull goes neither by its probability nor counts twice, and both signs pull
     reference  a token that is likelier than in the reference is not pushed further from it
@@ -81,6 +82,32 @@ def scale_of_rewards(
             "expected one factor: rewards are rounded, cut or compared with a number on the way, "
             "and its docstring says nothing of it",
             severity=NOTE,
+        )
+
+
+def scale_of_targets(algorithm: Algorithm, batch: Batch) -> Iterator[RuleResult]:
+    """What a critic is fitted to is of the size of the rewards: four times rewards and values are four times the targets."""
+    if algorithm.rewards != Rewards() or not algorithm.estimator.critic:
+        return
+    plain_T = algorithm.credit(batch).return_T
+    if plain_T is None or batch.value_T is None:
+        return
+    larger = replace(
+        _times(batch, TIMES),
+        value_T=TIMES * batch.value_T,
+        final_value_N=None if batch.final_value_N is None else TIMES * batch.final_value_N,
+    )
+    larger_T = algorithm.credit(larger).return_T
+    on_T = plain_T.isfinite() & larger_T.isfinite()
+    yield Checked(1, "four times the rewards and values")
+    worst = float((larger_T[on_T] - TIMES * plain_T[on_T]).abs().max()) if bool(on_T.any()) else 0.0
+    # A penalty for leaving the reference is part of a target and does not grow with the rewards.
+    if worst > 0.05 * TIMES * float(plain_T[on_T].abs().max()):
+        yield Finding(
+            f"four times the rewards, with four times the critic's values, do not give four times what the critic of "
+            f"{algorithm.name} is fitted to (off by up to {worst:.3g}); expected that a target is what is still earned, in the "
+            "size of the rewards: advantages are whitened or cut before the target is made of them. Make it of the advantages as "
+            "they were before"
         )
 
 

@@ -17,6 +17,7 @@ from workbench.extensions.inspect_worlds.checks.hinted import check_hinted
 from workbench.extensions.inspect_worlds.checks.map_walls import check_walls
 from workbench.extensions.inspect_worlds.checks.read_replies import check_read_replies
 from workbench.extensions.inspect_worlds.checks.seen_through import check_seen_through
+from workbench.extensions.inspect_worlds.checks.stated_chance import check_stated_chance
 from workbench.extensions.scripted_play.given import CheckInput, inside
 from workbench.extensions.scripted_play.playing import PlayedTrajectory, text_of
 from workbench.values.errors import shortened
@@ -104,6 +105,7 @@ def check_bearings(given: CheckInput) -> Iterator[RuleResult]:
     yield from check_other_side(given)
     yield from check_read_replies(given)
     yield from check_walls(given)
+    yield from check_stated_chance(given)
 
 
 # ------------------------------------------------------------------------------------------------ directions

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.dice import Draw, draws_of
-from workbench.extensions.scripted_play.given import CheckInput
+from workbench.extensions.scripted_play.given import SLOW_S, CheckInput
 from workbench.extensions.scripted_play.playing import (
     Script,
+    Spent,
     answers_in,
     global_dice,
     opening_of,
     parting,
     replay,
     same,
+    shown_results,
     text_of,
     unplayable,
 )
@@ -33,6 +36,9 @@ from workbench.worlds.shared import opened, stands_alone
 
 PLAYED = 4  # trajectories of a way to play, before and after which their task is compared
 LEAST = 4
+CHANCES = 12  # dynamics seeds
+REPEATED = 6  # actions that are said again and again
+TIMES = 4
 SEEDS = 3  # dynamics seeds under which the draws of one trajectory are compared
 
 
@@ -124,6 +130,7 @@ def check_chance(given: CheckInput) -> Iterator[RuleResult]:
                     "from the same seed each time, so chance comes at every step or at none. Make one generator in reset and "
                     "go on with it, or let the turn be part of the seed: rng_at('my_env', dynamics_seed, turn)"
                 )
+    yield from _same_when_repeated(given, reported)
     yield from _answer_by_chance(given)
     changing = [played for played in given.played if played.changed]
     if changing:
@@ -199,6 +206,47 @@ def _same_in_each_step(draws: list[list[Draw]]) -> Iterator[str]:
         first = {next(iter(steps.values())) for steps in seeds if steps}
         if same_all_along and len(first) == len(seeds) > 1:
             yield place
+
+
+def _same_when_repeated(given: CheckInput, reported: set[str]) -> Iterator[RuleResult]:
+    """One action again and again: dice that are addressed by what was reached, and not by the attempt, fall the same each time."""
+    if given.step_s > SLOW_S:
+        return
+    spent = Spent()
+    for text in given.common_actions(REPEATED):
+        again: dict[str, list[int]] = {}
+        for number in range(CHANCES):
+            if spent.seconds > given.budget_s / 4:
+                return
+            seed = seed_of("check-env", "again", number)
+            for place, state in _drawn_again(given, Script(given.tasks[0], seed, (text,) * TIMES)):
+                again.setdefault(place, []).append(state)
+        yield Checked(1, "one action again and again")
+        for place, states in again.items():
+            if len(set(states)) >= LEAST and place not in reported:
+                reported.add(place)
+                yield Finding(
+                    f"what {place} draws in step() is the same draw again where {shortened(text, 40)!r} is repeated and answered as "
+                    f"before, in {len(states)} steps: who fails there once fails for ever. Where a place has what it has (a "
+                    "map that is drawn when it is looked at) that is right; where each attempt has a chance of its own, let the "
+                    "turn be part of the seed",
+                    severity=NOTE,
+                )
+                return
+
+
+def _drawn_again(given: CheckInput, script: Script) -> Iterator[tuple[str, int]]:
+    """(place, state) of draws that are the same in two steps, one after the other, which are answered alike."""
+    by_step: list[dict[str, int]] = [{} for _ in script.texts]
+    for draw in draws_of(given.family, script):
+        if draw.step >= 0 and draw.state:
+            by_step[draw.step].setdefault(draw.place, draw.state)
+    shown = shown_results(replay(given.family, script))
+    answered = [re.sub(r"\d+", "#", one.text) for one in shown]
+    for step in range(1, len(answered)):
+        for place, state in by_step[step].items():
+            if answered[step] == answered[step - 1] and by_step[step - 1].get(place) == state:
+                yield place, state
 
 
 def _answer_by_chance(given: CheckInput) -> Iterator[RuleResult]:

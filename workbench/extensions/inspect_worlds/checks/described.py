@@ -18,8 +18,9 @@ from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked,
 from workbench.extensions.inspect_worlds.checks.order import (
     value_for,
     words_of_tasks,
+    written_calls,
 )
-from workbench.extensions.inspect_worlds.checks.tool_edges import keeps_its_bounds
+from workbench.extensions.inspect_worlds.checks.tool_edges import keeps_its_bounds, keeps_its_days
 from workbench.extensions.inspect_worlds.checks.tools_asked import (
     arguments_of_questions,
     cut_at_a_number,
@@ -150,7 +151,7 @@ def check_described(given: CheckInput) -> Iterator[RuleResult]:
         yield NotChecked(why or f"calls that take less than {SLOW_S:g} s")
         return
     yield from changes_nothing(given, env.tools)
-    written = _written_calls(given)
+    written = written_calls(given)
     with opened(family) as env:
         env.reset(given.tasks[0], 0)
         env.executor.limits = replace(env.executor.limits, most_bytes=MOST_BYTES)
@@ -159,17 +160,6 @@ def check_described(given: CheckInput) -> Iterator[RuleResult]:
             _make_calls(called)
             yield Checked(len(called.known), "calls of tools")
             yield from until_a_finding(LOOKS, called)
-
-
-def _written_calls(given: CheckInput) -> dict[str, list[dict[str, Any]]]:
-    """By tool: the arguments of the calls that the family's own play made at the first task."""
-    written: dict[str, list[dict[str, Any]]] = {}
-    for trajectories in given.own.values():
-        for played in trajectories:
-            for result in played.results:
-                for call in result.tool_calls:
-                    written.setdefault(call.name, []).append(dict(call.arguments))
-    return written
 
 
 def _make_calls(called: ToolCalls) -> None:
@@ -361,6 +351,7 @@ LOOKS = (
     turns_pages,
     keeps_order,
     keeps_its_bounds,
+    keeps_its_days,
     keeps_its_default,
     reads_names,
     _cut,

@@ -8,6 +8,7 @@ found by playing them.
 
 from __future__ import annotations
 
+import inspect
 import random
 import sys
 import threading
@@ -54,12 +55,15 @@ PASSED_BY = (
 
 
 class Draw(NamedTuple):
-    """`step`: of which action (-1: reset). `place`: file and line. `what`: whose generator. `state`: before the draw."""
+    """`step`: of which action (-1: reset). `place`: file and line. `what`: whose generator. `state`: before the draw.
+    `method`, `asked`: what was called on a numpy generator, and with what."""
 
     step: int
     place: str
     what: str
     state: int
+    method: str = ""
+    asked: inspect.BoundArguments | None = None
 
 
 def draws_of(family: EnvFamily, script: Script) -> list[Draw]:
@@ -67,10 +71,10 @@ def draws_of(family: EnvFamily, script: Script) -> list[Draw]:
     draws: list[Draw] = []
     step = [-1]
 
-    def noted(what: str, owner: Any, frame: FrameType | None = None) -> None:
+    def noted(what: str, owner: Any, frame: FrameType | None = None, *called: Any) -> None:
         place = _place(frame or sys._getframe(2))
         if not any(part in place for part in PASSED_BY):
-            draws.append(Draw(step[0], place, what, _state(owner)))
+            draws.append(Draw(step[0], place, what, _state(owner), *called))
 
     def seen(frame: FrameType, event: str, called: Any) -> None:
         if event == "c_call" and (what := _source(called)):
@@ -188,12 +192,38 @@ def _noting_class(kind: type, noted: Callable[[str, Any], None]) -> type:
         plain = getattr(kind, name)
 
         def drawn(self: Any, *args: Any, **names: Any) -> Any:
-            noted(f"a numpy {kind.__name__} of its own", self)
+            asked = _bound(SIGNATURES.get(name), args, names)
+            noted(f"a numpy {kind.__name__} of its own", self, sys._getframe(1), name, asked)
             return plain(self, *args, **names)
 
         return drawn
 
     return type(kind.__name__, (kind,), {name: method(name) for name in _drawing(kind)})
+
+
+def _bound(
+    signature: inspect.Signature | None, args: tuple[Any, ...], names: dict[str, Any]
+) -> inspect.BoundArguments | None:
+    """Arguments by their names; None where they are not looked at, or are wrong, which numpy says itself."""
+    try:
+        return signature.bind(*args, **names) if signature else None
+    except TypeError:
+        return None
+
+
+def _integers(
+    low: Any, high: Any = None, size: Any = None, dtype: Any = None, endpoint: Any = False
+):
+    """The arguments of numpy's Generator.integers, whose own signature cannot be asked."""
+
+
+def _choice(
+    a: Any, size: Any = None, replace: Any = True, p: Any = None, axis: Any = 0, shuffle: Any = True
+):
+    """... of Generator.choice."""
+
+
+SIGNATURES = {"integers": inspect.signature(_integers), "choice": inspect.signature(_choice)}
 
 
 def _noting_function(plain: Callable, noted: Callable[[str, Any], None]) -> Callable:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from workbench.basics.findings import Checked, Finding, NotChecked, RuleResult
@@ -58,7 +59,10 @@ def check_order(given: CheckInput) -> Iterator[RuleResult]:
     if why := not_importable(name_of(type(family))):
         yield NotChecked(f"a family that a worker process can make ({why})")
         return
-    scripts = [*tool_scripts(given), *_played_scripts(given)]
+    calls = tool_scripts(given)
+    # Calls come first both times: what the solver asks at the same task would bring a cache into one state.
+    scripts = [*calls, *_played_scripts(given)]
+    turned = [*range(len(calls))[::-1], *range(len(calls), len(scripts))[::-1]]
     if given.step_s > SLOW_S:
         yield NotChecked(f"steps that take less than {SLOW_S:g} s, to be played in both orders")
         return
@@ -68,7 +72,8 @@ def check_order(given: CheckInput) -> Iterator[RuleResult]:
     try:
         reset_call(family, given.tasks[0], 0)
         forward = _played_in_turn(family, scripts)
-        backward = _played_in_turn(family, scripts[::-1])[::-1]
+        in_turn = _played_in_turn(family, [scripts[place] for place in turned])
+        backward = [answers for _, answers in sorted(zip(turned, in_turn), key=itemgetter(0))]
     except WorkbenchError as error:
         yield NotChecked(f"worker processes that can run it: {error}")
         return
@@ -146,14 +151,43 @@ def tool_scripts(given: CheckInput) -> list[Script]:
         return []
     words = words_of_tasks(given)
     texts: list[str] = []
+    changed: list[str] = []
+    written = written_calls(given)
     for tool in env.tools:
         for arguments in arguments_for(tool.parameters, words):
             texts.append(env.format.write_call(tool.name, arguments))
-    scripts = [Script(given.tasks[0], 0, (text,)) for text in texts[:SCRIPTS]]
+        for arguments in _one_value_changed(written.get(tool.name, ())):
+            changed.append(env.format.write_call(tool.name, arguments))
+    texts = [*texts[:SCRIPTS], *changed[:SCRIPTS]]
+    scripts = [Script(given.tasks[0], 0, (text,)) for text in texts]
     # The same call at other tasks: what a tool knows may be the task's.
     for task in given.tasks[1 : 1 + ELSEWHERE]:
         scripts += [script._replace(task=task) for script in scripts[:CALLS]]
     return scripts
+
+
+def written_calls(given: CheckInput) -> dict[str, list[dict[str, Any]]]:
+    """By tool: the arguments of the calls that the family's own play made."""
+    written: dict[str, list[dict[str, Any]]] = {}
+    for trajectories in given.own.values():
+        for played in trajectories:
+            for result in played.results:
+                for call in result.tool_calls:
+                    written.setdefault(call.name, []).append(dict(call.arguments))
+    return written
+
+
+def _one_value_changed(written: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A call that was made, then the same with one value, of each argument in turn, that another call had there: what a cache
+    keeps under a key that leaves this argument out."""
+    if not written:
+        return
+    base = written[0]
+    yield base
+    for name, value in base.items():
+        others = [call[name] for call in written if name in call and call[name] != value]
+        if others:
+            yield {**base, name: others[0]}
 
 
 def words_of_tasks(given: CheckInput) -> list[str]:
