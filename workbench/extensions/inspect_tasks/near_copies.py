@@ -265,7 +265,8 @@ def _numbers_and_names(apart: set[str], names: set[str], shown: ShownTask) -> st
     everywhere = {name.title() for name in apart}
     called = sorted(names & set(re.findall(r"\w+", opening)) - everywhere)
     changing = [number for number in own if number not in apart]
-    return " ".join([*own, *called]) if len(changing) >= 2 else ""
+    enough = len(changing) >= 2 or bool(changing and called)
+    return " ".join([*own, *called]) if enough else ""
 
 
 def _turned_over(shown: ShownTask) -> str:
