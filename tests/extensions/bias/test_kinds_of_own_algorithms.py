@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 
@@ -124,7 +125,44 @@ def returns_of_one_turn(inputs):
     return _discounted(inputs, lambda paid, later: paid)
 
 
+def _above_the_median(inputs, counts):
+    """`counts(inputs)` -> bool [N]: who is compared with. A missing score is no number."""
+    paid_N = inputs.reward_N.nan_to_num(0.0).double()
+    advantage_N = torch.zeros_like(paid_N)
+    for n in inputs.kept_N.nonzero()[:, 0].tolist():
+        others_N = (inputs.group_N == inputs.group_N[n]) & counts(inputs)
+        others_N[n] = False
+        if bool(others_N.any()):
+            advantage_N[n] = paid_N[n] - float(np.median(paid_N[others_N].numpy()))
+    return Advantages(inputs.of_rows(advantage_N))
+
+
+def above_the_median(inputs):
+    return _above_the_median(inputs, lambda inputs: inputs.kept_N)
+
+
+def above_the_median_of_all(inputs):
+    return _above_the_median(inputs, lambda inputs: torch.ones_like(inputs.kept_N))
+
+
+def _above_value(inputs, whitened_target):
+    """What is earned from the beginning on, above the critic's value."""
+    value_A = inputs.value_A.double()
+    above_A = inputs.reward_N.double()[inputs.row_A] - value_A
+    white_A = inputs.whitened(above_A)
+    return Advantages(white_A, (white_A if whitened_target else above_A) + value_A)
+
+
+def above_value(inputs):
+    return _above_value(inputs, whitened_target=False)
+
+
+def above_value_and_whitened(inputs):
+    return _above_value(inputs, whitened_target=True)
+
+
 COMPARED = {"compares": True, "ignores_shifts": True}
+CRITIC = {"per": "token", "critic": True, "whitens": True}
 ESTIMATORS = {
     "a missing score is zero": (missing_is_zero, COMPARED, "is counted as a number"),
     "a missing score is NaN": (missing_is_nan, COMPARED, "tokens' credit NaN"),
@@ -136,6 +174,12 @@ ESTIMATORS = {
     "divided by the discount": (returns_that_grow, {"per": "turn"}, "divides by its discount"),
     "into the next trajectory": (returns_that_run_on, {"per": "turn"}, "goes on from one"),
     "no turn before": (returns_of_one_turn, {"per": "turn"}, "of no turn before it"),
+    "a missing score is in the median": (
+        above_the_median_of_all,
+        COMPARED,
+        "was not played at all",
+    ),
+    "whitened targets": (above_value_and_whitened, CRITIC, "four times what the critic"),
     "summed from the front": (returns_so_far, {"per": "turn"}, "sums from the front"),
 }
 RIGHT = {
@@ -144,6 +188,8 @@ RIGHT = {
     "over the spread": (over_the_spread, COMPARED),
     "discounted": (discounted_returns, {"per": "turn"}),
     "to go": (returns_to_go, {"per": "turn"}),
+    "above the median": (above_the_median, COMPARED),
+    "above value": (above_value, CRITIC),
 }
 
 

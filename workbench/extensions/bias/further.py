@@ -144,7 +144,11 @@ def _as_if_it_were_not_there(
     with_it_T = credit(batch)[batch.trajectory_of_token_T != left_out]
     without_T = credit(batch.select(others))
     worst = float((with_it_T - without_T).abs().max())
-    if worst > NEAR:
+    on_T = without_T.abs() > NEAR
+    factor = float((with_it_T[on_T] / without_T[on_T]).median()) if bool(on_T.any()) else 1.0
+    # A scale of the whole step moves all credit by one factor and pushes no token another way.
+    by_one_factor = float((with_it_T - factor * without_T).abs().max()) <= NEAR
+    if worst > NEAR and not by_one_factor:
         yield Finding(
             f"the others of a group are credited otherwise, by up to {worst:.4g}, where one trajectory has no score than where it was "
             "not played at all; expected the same: the missing score has a part in what they are compared with, as a number "

@@ -41,7 +41,7 @@ WHOLE = re.compile(r"-?\d{1,12}")
 EXPRESSION = re.compile(r"(?<![\w.])\(?-?\d+(?:\s*[-+*/()]\s*\(?-?\d+\)?)+(?![\w])")
 # What a prompt says where more than one number, or less than all, is right.
 TOLERANT = re.compile(
-    r"\b(?:about|within|around|roughly|approx\w*|nearest|near|close\w*|tolerance|estimate\w*|round\w*|±|at least|at most|between|any|above|below|than|numbers? (?:that|which))\b",
+    r"\b(?:about|within|around|roughly|approx\w*|nearest|near|close\w*|tolerance|estimate\w*|round\w*|±|at least|at most|between|any|above|below|than|off|margin|per ?cent|numbers? (?:that|which))\b|%",
     re.IGNORECASE,
 )
 SHORT_FORMS = re.compile(
@@ -200,10 +200,10 @@ def _several_said(others: OthersPaid, answers: Sequence[SolverAnswer]) -> Iterat
     """Several answers may be right; so it looks, too, where a scorer takes nearly everything."""
     if any(SOME.search(answer.prompt) for answer in answers):
         return
-    told = {answer.played.task.id: (answer, words) for answer, words in others.paid}
+    by_task = {answer.played.task.id: (answer, words) for answer, words in others.paid}
     examples = "; ".join(
         f"at {task!r} the solver says {shortened(repr(answer.words), 40)}, and {shortened(repr(words), 40)} is right as well"
-        for task, (answer, words) in list(told.items())[:SHOWN]
+        for task, (answer, words) in list(by_task.items())[:SHOWN]
     )
     yield Finding(
         f"the right answers of other tasks are right at {len(others.paid)} of {others.asked} tries: {examples}. Where a task has "

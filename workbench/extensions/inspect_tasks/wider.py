@@ -31,7 +31,8 @@ TOLERANT = re.compile(
     re.IGNORECASE,
 )
 PERCENT = re.compile(
-    r"\b(?:within|by up to|±|tolerance of|off by)\s*(\d+(?:\.\d+)?|one|two|three|five|ten) ?(?:%|per ?cent)",
+    r"\b(?:within|by up to|±|tolerance of|off by)\s*(?P<before>\d+(?:\.\d+)?|one|two|three|five|ten) ?(?:%|per ?cent)"
+    r"|(?P<after>\d+(?:\.\d+)?|\b(?:one|two|three|five|ten)) ?(?:%|per ?cent) (?:off|of error|tolerance|margin)",
     re.IGNORECASE,
 )
 WITHIN = re.compile(
@@ -141,7 +142,7 @@ def _tolerance(prompt: str, value: Decimal) -> Decimal | None:
     """What a prompt allows a number to be off by; None where it says nothing."""
     percent = PERCENT.search(prompt)
     if percent:
-        share = _decimal(percent[1]) / 100
+        share = _decimal(percent["before"] or percent["after"]) / 100
         return abs(value) * share
     within = WITHIN.search(prompt)
     return Decimal(within[1]) if within else None

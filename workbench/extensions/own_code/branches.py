@@ -23,7 +23,7 @@ from workbench.extensions.own_code.modules import PACKAGE, own_modules, tree_of
 Position = tuple[int, int]  # line from 1, column in bytes from 0
 
 
-class Branch(NamedTuple):
+class CodeBranch(NamedTuple):
     """A part of a function that runs on a condition. `function`: where its function begins and ends."""
 
     path: str
@@ -40,7 +40,7 @@ class Branch(NamedTuple):
         return self.start <= place[0] and place[1] <= self.end
 
 
-def untaken_branches(family: Any, plays: Iterator[Any]) -> tuple[list[Branch], int] | None:
+def untaken_branches(family: Any, plays: Iterator[Any]) -> tuple[list[CodeBranch], int] | None:
     """Branches in the author's own files, of functions that were entered, which none of `plays` took, and how many plays there
     were. None: there is no file beside the workbench's own in which something is decided."""
     paths = [str(module.__file__) for module in own_modules(family)]
@@ -51,7 +51,7 @@ def untaken_branches(family: Any, plays: Iterator[Any]) -> tuple[list[Branch], i
     taken = TakenPlaces(own)
     with watching(taken):
         played = sum(1 for _ in plays)
-    missed: list[Branch] = []
+    missed: list[CodeBranch] = []
     for path, some in branches.items():
         missed += untaken(some, taken.places(path))
     return missed, played
@@ -60,7 +60,7 @@ def untaken_branches(family: Any, plays: Iterator[Any]) -> tuple[list[Branch], i
 # ------------------------------------------------------------------------------------------------ what is there
 
 
-def branches_of(path: str) -> list[Branch]:
+def branches_of(path: str) -> list[CodeBranch]:
     tree = tree_of(path)
     if tree is None:
         return []
@@ -82,14 +82,14 @@ class _Collector(ast.NodeVisitor):
         self.path = path
         self.in_tables = in_tables
         self.functions: list[tuple[Position, Position]] = []
-        self.branches: list[Branch] = []
+        self.branches: list[CodeBranch] = []
 
     def add(self, nodes: Sequence[ast.AST], condition: str) -> None:
         function = self.functions[-1] if self.functions else None
         if function is None or not nodes or _is_beside(nodes):
             return
         start, end = _span(nodes[0])[0], _span(nodes[-1])[1]
-        self.branches.append(Branch(self.path, start, end, function, condition))
+        self.branches.append(CodeBranch(self.path, start, end, function, condition))
 
     def visit_FunctionDef(self, node: Any) -> None:
         span = _span(node)
@@ -222,7 +222,7 @@ class TakenPlaces:
 
     def places(self, path: str) -> list[tuple[Position, Position]]:
         """Where in a file something was computed."""
-        found = set()
+        spans = set()
         for code, ran in self.instructions.items():
             if code.co_filename != path:
                 continue
@@ -230,8 +230,8 @@ class TakenPlaces:
             for offset in ran:
                 line, last_line, column, last_column = positions[offset // 2]
                 if None not in (line, last_line, column, last_column):
-                    found.add(((line, column), (last_line, last_column)))
-        return sorted(found)
+                    spans.add(((line, column), (last_line, last_column)))
+        return sorted(spans)
 
 
 @contextmanager
@@ -248,10 +248,10 @@ def watching(taken: TakenPlaces) -> Iterator[None]:
 
 
 def untaken(
-    branches: Sequence[Branch], places: Sequence[tuple[Position, Position]]
-) -> list[Branch]:
+    branches: Sequence[CodeBranch], places: Sequence[tuple[Position, Position]]
+) -> list[CodeBranch]:
     """Branches of functions that were entered that nothing ran in; of those inside each other the outermost."""
-    missed: list[Branch] = []
+    missed: list[CodeBranch] = []
     for branch in sorted(branches, key=lambda one: (one.start, (-one.end[0], -one.end[1]))):
         entered = any(branch.function[0] <= start < branch.function[1] for start, _ in places)
         inside = any(one.start <= branch.start and branch.end <= one.end for one in missed)

@@ -29,7 +29,6 @@ from workbench.extensions.inspect_worlds.checks.chance import (
     check_replays,
 )
 from workbench.extensions.inspect_worlds.checks.clock import check_clock
-from workbench.extensions.inspect_worlds.checks.described import check_described
 from workbench.extensions.inspect_worlds.checks.earned import check_rewards, check_success
 from workbench.extensions.inspect_worlds.checks.ends import (
     check_bad_texts,
@@ -84,6 +83,13 @@ def _of_tasks(check_id: str) -> Callable[[CheckInput], Iterator[RuleResult]]:
         yield from service("task_checks", "workbench check-env")[check_id](given)
 
     return check
+
+
+def _of_tools(given: CheckInput) -> Iterator[RuleResult]:
+    if not has_service("tool_checks"):
+        yield NotChecked("the extension inspect_tools, which calls tools")
+        return
+    yield from service("tool_checks", "workbench check-env")(given)
 
 
 CHECKS: tuple[EnvCheck, ...] = (
@@ -302,7 +308,7 @@ CHECKS: tuple[EnvCheck, ...] = (
         "tools do what they say",
         "the policy is told of what is not there, and learns to leave it out or to call again in vain",
         "Hold a tool's description and schema against its code: parameters, defaults, limits, order.",
-        check_described,
+        _of_tools,
     ),
     EnvCheck(
         "E29",

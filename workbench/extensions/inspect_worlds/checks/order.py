@@ -7,9 +7,7 @@ up from their schemas, since neither random play nor a solver need call them.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -25,21 +23,17 @@ from workbench.extensions.scripted_play.playing import (
     play,
     played_at_once,
     same,
-    text_of,
     unplayable,
 )
+from workbench.extensions.scripted_play.tool_calls import tool_scripts
 from workbench.values import Task
 from workbench.values.errors import WorkbenchError, shortened
 from workbench.values.seeds import rng_at, seed_of
-from workbench.worlds.shared import made
-from workbench.worlds.tool_env import ToolEnv
 from workbench.worlds.workers.env_runner import ProcessRunner
 from workbench.worlds.workers.env_wire import reset_call
 
 SCRIPTS = 16
 LONGEST = 12  # actions of each
-CALLS = 4  # made up for each tool
-ELSEWHERE = 3  # further tasks at which the first tool's calls are made
 DRAWN = 200  # tasks among which pairs are looked for
 DRAWING_S = 0.5
 WORKER_S = 20.0
@@ -60,9 +54,7 @@ def check_order(given: CheckInput) -> Iterator[RuleResult]:
         yield NotChecked(f"a family that a worker process can make ({why})")
         return
     calls = tool_scripts(given)
-    # Calls come first both times: what the solver asks at the same task would bring a cache into one state.
     scripts = [*calls, *_played_scripts(given)]
-    turned = [*range(len(calls))[::-1], *range(len(calls), len(scripts))[::-1]]
     if given.step_s > SLOW_S:
         yield NotChecked(f"steps that take less than {SLOW_S:g} s, to be played in both orders")
         return
@@ -72,8 +64,7 @@ def check_order(given: CheckInput) -> Iterator[RuleResult]:
     try:
         reset_call(family, given.tasks[0], 0)
         forward = _played_in_turn(family, scripts)
-        in_turn = _played_in_turn(family, [scripts[place] for place in turned])
-        backward = [answers for _, answers in sorted(zip(turned, in_turn), key=itemgetter(0))]
+        backward = _played_backward(family, scripts, len(calls))
     except WorkbenchError as error:
         yield NotChecked(f"worker processes that can run it: {error}")
         return
@@ -91,6 +82,14 @@ def check_order(given: CheckInput) -> Iterator[RuleResult]:
                 "that was asked into the key"
             )
             return
+
+
+def _played_backward(family: Any, scripts: Sequence[Script], calls: int) -> list[list[Any]]:
+    """The answers to each script. Calls come first both times, each part in its other order: what the solver asks at the same
+    task would bring a cache into one state."""
+    turned = [*range(calls)[::-1], *range(calls, len(scripts))[::-1]]
+    answers = _played_in_turn(family, [scripts[place] for place in turned])
+    return [answer for _, answer in sorted(zip(turned, answers), key=itemgetter(0))]
 
 
 def _played_in_turn(family: Any, scripts: Sequence[Script]) -> list[list[Any]]:
@@ -139,99 +138,3 @@ def _at_related_tasks(given: CheckInput) -> Iterator[Script]:
                     if not played.error:
                         yield played.script
                 break
-
-
-# ------------------------------------------------------------------------------------------------ calls made up
-
-
-def tool_scripts(given: CheckInput) -> list[Script]:
-    """Calls of each tool of a ToolEnv that are made up, one trajectory a call."""
-    env = made(given.family)
-    if not isinstance(env, ToolEnv) or not env.tools:
-        return []
-    words = words_of_tasks(given)
-    texts: list[str] = []
-    changed: list[str] = []
-    written = written_calls(given)
-    for tool in env.tools:
-        for arguments in arguments_for(tool.parameters, words):
-            texts.append(env.format.write_call(tool.name, arguments))
-        for arguments in _one_value_changed(written.get(tool.name, ())):
-            changed.append(env.format.write_call(tool.name, arguments))
-    texts = [*texts[:SCRIPTS], *changed[:SCRIPTS]]
-    scripts = [Script(given.tasks[0], 0, (text,)) for text in texts]
-    # The same call at other tasks: what a tool knows may be the task's.
-    for task in given.tasks[1 : 1 + ELSEWHERE]:
-        scripts += [script._replace(task=task) for script in scripts[:CALLS]]
-    return scripts
-
-
-def written_calls(given: CheckInput) -> dict[str, list[dict[str, Any]]]:
-    """By tool: the arguments of the calls that the family's own play made."""
-    written: dict[str, list[dict[str, Any]]] = {}
-    for trajectories in given.own.values():
-        for played in trajectories:
-            for result in played.results:
-                for call in result.tool_calls:
-                    written.setdefault(call.name, []).append(dict(call.arguments))
-    return written
-
-
-def _one_value_changed(written: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A call that was made, then the same with one value, of each argument in turn, that another call had there: what a cache
-    keeps under a key that leaves this argument out."""
-    if not written:
-        return
-    base = written[0]
-    yield base
-    for name, value in base.items():
-        others = [call[name] for call in written if name in call and call[name] != value]
-        if others:
-            yield {**base, name: others[0]}
-
-
-def words_of_tasks(given: CheckInput) -> list[str]:
-    """Names, words and numbers of the tasks, what a tool is likely to be asked about."""
-    shown = " ".join(
-        f"{task.payload.get('question', '')} {json.dumps(task.payload.get('row', {}), default=str)}"
-        for task in given.tasks[:6]
-    )
-    shown = shown.strip() or " ".join(map(text_of, given.openings.values()))[:4000]
-    words = re.findall(r"\b(?:[A-Z]\w+|\d+|\w{5,})\b", shown)
-    return list(dict.fromkeys(words)) or ["one", "two", "three", "four"]
-
-
-def arguments_for(schema: Mapping[str, Any], words: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Some arguments that fit a schema, of which each differs from the one before in a single value."""
-    properties = dict(schema.get("properties", {}))
-    base = {name: value_for(part, words, 0) for name, part in properties.items()}
-    made_up = [base]
-    for step in range(1, CALLS):
-        name = list(properties)[(step - 1) % len(properties)] if properties else ""
-        changed = {name: value_for(properties[name], words, step)} if name else {}
-        made_up.append({**base, **changed})
-    known: list[dict[str, Any]] = []
-    for arguments in made_up:
-        if arguments not in known:
-            known.append(arguments)
-            yield arguments
-
-
-def value_for(schema: Mapping[str, Any], words: Sequence[str], number: int) -> Any:
-    if "enum" in schema:
-        return schema["enum"][number % len(schema["enum"])]
-    if "anyOf" in schema:
-        return value_for(schema["anyOf"][0], words, number)
-    kind = schema.get("type", "string")
-    if kind == "integer":
-        return int(schema.get("minimum", 2)) + 3 * number
-    if kind == "number":
-        return float(schema.get("minimum", 2)) + 1.5 * number
-    if kind == "boolean":
-        return number % 2 == 0
-    if kind == "array":
-        return [value_for(schema.get("items", {}), words, number)]
-    if kind == "object":
-        inner = schema.get("properties", {})
-        return {name: value_for(part, words, number) for name, part in inner.items()}
-    return words[number % len(words)]

@@ -10,9 +10,9 @@ from typing import Any
 from workbench.basics.extensions import has_service, service
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.ends import BAD
-from workbench.extensions.inspect_worlds.checks.order import tool_scripts
 from workbench.extensions.scripted_play.given import CheckInput
 from workbench.extensions.scripted_play.playing import PlayedTrajectory, Script, Spent, play, replay
+from workbench.extensions.scripted_play.tool_calls import tool_scripts
 from workbench.values.seeds import rng_at, seed_of
 
 SHARE = 0.3  # of the budget
@@ -31,11 +31,11 @@ def check_reached(given: CheckInput) -> Iterator[RuleResult]:
         yield NotChecked("the extension own_code, which reads the author's files")
         return
     untaken = service("untaken_branches", "branches of an author's code")
-    found = untaken(given.family, _many_plays(given))
-    if found is None:
+    results = untaken(given.family, _many_plays(given))
+    if results is None:
         yield NotChecked("a file of the environment's own with functions that decide something")
         return
-    missed, played = found
+    missed, played = results
     if played < FEWEST:
         yield NotChecked(f"{FEWEST} trajectories that could be played in the time for this")
         return

@@ -15,28 +15,28 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.order import (
-    value_for,
-    words_of_tasks,
-    written_calls,
-)
-from workbench.extensions.inspect_worlds.checks.tool_edges import keeps_its_bounds, keeps_its_days
-from workbench.extensions.inspect_worlds.checks.tools_asked import (
-    arguments_of_questions,
-    cut_at_a_number,
-    keeps_its_default,
-    reads_names,
-)
-from workbench.extensions.inspect_worlds.checks.tools_meant import (
+from workbench.extensions.inspect_tools.bounds import keeps_its_bounds, keeps_its_days
+from workbench.extensions.inspect_tools.meant import (
     changes_nothing,
     cut_lists,
     keeps_order,
     knows_sums,
     turns_pages,
 )
-from workbench.extensions.inspect_worlds.checks.units_told import check_units_told
+from workbench.extensions.inspect_tools.questions import (
+    arguments_of_questions,
+    cut_at_a_number,
+    keeps_its_default,
+    reads_names,
+)
+from workbench.extensions.inspect_tools.units_told import check_units_told
 from workbench.extensions.scripted_play.given import SLOW_S, CheckInput, until_a_finding
 from workbench.extensions.scripted_play.playing import Spent, unplayable
+from workbench.extensions.scripted_play.tool_calls import (
+    value_for,
+    words_of_tasks,
+    written_calls,
+)
 from workbench.extensions.scripted_play.written_numbers import counted
 from workbench.tools.base import Tool, ToolResult
 from workbench.values import ToolCall
