@@ -166,7 +166,7 @@ def _finding(
     )
 
 
-class OthersPaid(NamedTuple):
+class OtherAnswers(NamedTuple):
     """Answers of other tasks that were said at a task: how many, and those that were paid there."""
 
     asked: int
@@ -179,7 +179,7 @@ class OthersPaid(NamedTuple):
 
 def _others_paid(
     given: CheckInput, answers: Sequence[SolverAnswer], others: Sequence[str]
-) -> OthersPaid | None:
+) -> OtherAnswers | None:
     """None: no answer of another task could be said."""
     spent = Spent()
     paid: list[tuple[SolverAnswer, str]] = []
@@ -193,10 +193,10 @@ def _others_paid(
             asked += 1
             if is_paid(answer, answer.saying(wrong[place])):
                 paid.append((answer, wrong[place]))
-    return OthersPaid(asked, paid) if asked else None
+    return OtherAnswers(asked, paid) if asked else None
 
 
-def _several_said(others: OthersPaid, answers: Sequence[SolverAnswer]) -> Iterator[RuleResult]:
+def _several_said(others: OtherAnswers, answers: Sequence[SolverAnswer]) -> Iterator[RuleResult]:
     """Several answers may be right; so it looks, too, where a scorer takes nearly everything."""
     if any(SOME.search(answer.prompt) for answer in answers):
         return

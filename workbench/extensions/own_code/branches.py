@@ -48,7 +48,7 @@ def untaken_branches(family: Any, plays: Iterator[Any]) -> tuple[list[CodeBranch
     branches = {path: branches_of(path) for path in own}
     if not any(branches.values()):
         return None
-    taken = TakenPlaces(own)
+    taken = CodeTrace(own)
     with watching(taken):
         played = sum(1 for _ in plays)
     missed: list[CodeBranch] = []
@@ -199,7 +199,7 @@ def _source(node: ast.AST) -> str:
 # ------------------------------------------------------------------------------------------------ what is taken
 
 
-class TakenPlaces:
+class CodeTrace:
     """The instructions that ran, of files that are watched."""
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -235,7 +235,7 @@ class TakenPlaces:
 
 
 @contextmanager
-def watching(taken: TakenPlaces) -> Iterator[None]:
+def watching(taken: CodeTrace) -> Iterator[None]:
     """For a while, what runs of the watched files is noted."""
     before = sys.gettrace(), threading.gettrace()
     threading.settrace(taken.watch)  # a score may have a thread of its own
