@@ -196,9 +196,14 @@ def _others_paid(
     return OtherAnswers(asked, paid) if asked else None
 
 
+def _is_whole(answer: SolverAnswer) -> bool:
+    """Whether it is all that the task asks for, and not the last move of a game: in one turn, or after calls of tools."""
+    return len(answer.played.texts) == 1 or any(one.tool_calls for one in answer.played.results)
+
+
 def _several_said(others: OtherAnswers, answers: Sequence[SolverAnswer]) -> Iterator[RuleResult]:
     """Several answers may be right; so it looks, too, where a scorer takes nearly everything."""
-    if any(SOME.search(answer.prompt) for answer in answers):
+    if any(SOME.search(answer.prompt) for answer in answers) or not all(map(_is_whole, answers)):
         return
     by_task = {answer.played.task.id: (answer, words) for answer, words in others.paid}
     examples = "; ".join(

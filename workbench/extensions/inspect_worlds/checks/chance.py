@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.dice import Draw, draws_of
+from workbench.extensions.inspect_worlds.checks.dice import Draw, draws_of, draws_of_each
 from workbench.extensions.scripted_play.given import SLOW_S, CheckInput
 from workbench.extensions.scripted_play.playing import (
     Script,
@@ -105,10 +105,8 @@ def check_chance(given: CheckInput) -> Iterator[RuleResult]:
         return
     reported: set[str] = set()
     for script in given.scripts[:3]:
-        draws = [
-            draws_of(given.family, script._replace(seed=seed_of("check-env", "dice", n)))
-            for n in range(SEEDS)
-        ]
+        seeds = [seed_of("check-env", "dice", n) for n in range(SEEDS)]
+        draws = draws_of_each(given.family, [script._replace(seed=seed) for seed in seeds])
         yield Checked(1)
         for place, what in _shared_places(draws):
             if place not in reported:
@@ -214,12 +212,13 @@ def _same_when_repeated(given: CheckInput, reported: set[str]) -> Iterator[RuleR
         return
     spent = Spent()
     for text in given.common_actions(REPEATED):
+        if spent.seconds > given.budget_s / 4:
+            return
+        seeds = [seed_of("check-env", "again", number) for number in range(CHANCES)]
+        scripts = [Script(given.tasks[0], seed, (text,) * TIMES) for seed in seeds]
         again: dict[str, list[int]] = {}
-        for number in range(CHANCES):
-            if spent.seconds > given.budget_s / 4:
-                return
-            seed = seed_of("check-env", "again", number)
-            for place, state in _drawn_again(given, Script(given.tasks[0], seed, (text,) * TIMES)):
+        for script, drawn in zip(scripts, draws_of_each(given.family, scripts)):
+            for place, state in _drawn_again(given, script, drawn):
                 again.setdefault(place, []).append(state)
         yield Checked(1, "one action again and again")
         for place, states in again.items():
@@ -235,12 +234,16 @@ def _same_when_repeated(given: CheckInput, reported: set[str]) -> Iterator[RuleR
                 return
 
 
-def _drawn_again(given: CheckInput, script: Script) -> Iterator[tuple[str, int]]:
+def _drawn_again(
+    given: CheckInput, script: Script, drawn: Sequence[Draw]
+) -> Iterator[tuple[str, int]]:
     """(place, state) of draws that are the same in two steps, one after the other, which are answered alike."""
     by_step: list[dict[str, int]] = [{} for _ in script.texts]
-    for draw in draws_of(given.family, script):
+    for draw in drawn:
         if draw.step >= 0 and draw.state:
             by_step[draw.step].setdefault(draw.place, draw.state)
+    if not any(by_step):
+        return
     shown = shown_results(replay(given.family, script))
     answered = [re.sub(r"\d+", "#", one.text) for one in shown]
     for step in range(1, len(answered)):

@@ -12,7 +12,7 @@ import inspect
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
@@ -68,33 +68,44 @@ class Draw(NamedTuple):
 
 def draws_of(family: EnvFamily, script: Script) -> list[Draw]:
     """All draws of a trajectory, in order; those that it had made where it raises."""
-    draws: list[Draw] = []
+    return draws_of_each(family, [script])[0]
+
+
+def draws_of_each(family: EnvFamily, scripts: Sequence[Script]) -> list[list[Draw]]:
+    """... of several, for which numpy's names are exchanged once."""
+    draws: list[list[Draw]] = []
     step = [-1]
 
     def noted(what: str, owner: Any, frame: FrameType | None = None, *called: Any) -> None:
         place = _place(frame or sys._getframe(2))
         if not any(part in place for part in PASSED_BY):
-            draws.append(Draw(step[0], place, what, _state(owner), *called))
+            draws[-1].append(Draw(step[0], place, what, _state(owner), *called))
 
     def seen(frame: FrameType, event: str, called: Any) -> None:
         if event == "c_call" and (what := _source(called)):
             noted(what, called.__self__, frame)
 
-    def act(env: Any) -> str:
-        step[0] += 1
-        return script.texts[step[0]]
+    def act_by(script: Script) -> Callable[[Any], str]:
+        def act(env: Any) -> str:
+            step[0] += 1
+            return script.texts[step[0]]
+
+        return act
 
     with _numpy_noted(noted):
-        play(
-            family,
-            script.task,
-            script.seed,
-            act,
-            most=len(script.texts),
-            past_the_end=True,
-            read=(),
-            watch=partial(_watched, seen),
-        )
+        for script in scripts:
+            draws.append([])
+            step[0] = -1
+            play(
+                family,
+                script.task,
+                script.seed,
+                act_by(script),
+                most=len(script.texts),
+                past_the_end=True,
+                read=(),
+                watch=partial(_watched, seen),
+            )
     return draws
 
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.dice import Draw, draws_of
+from workbench.extensions.inspect_worlds.checks.dice import Draw, draws_of_each
 from workbench.extensions.scripted_play.given import SLOW_S, CheckInput
-from workbench.extensions.scripted_play.playing import opening_of, text_of
+from workbench.extensions.scripted_play.playing import text_of
 
 PLAYED = 4  # trajectories whose draws are looked at
 RANGE = re.compile(
@@ -26,9 +26,10 @@ def check_stated_chance(given: CheckInput) -> Iterator[RuleResult]:
     """Each draw of a trajectory beside the prompt of its task."""
     if given.step_s > SLOW_S:
         return
-    for played in given.acted()[:PLAYED]:
-        prompt = text_of(opening_of(given.family, played.task, played.seed))
-        draws = draws_of(given.family, played.script)
+    some = given.acted()[:PLAYED]
+    of_each = draws_of_each(given.family, [played.script for played in some])
+    for played, draws in zip(some, of_each):
+        prompt = text_of(played.opening)
         yield Checked(len(draws), "draws beside their prompts")
         for draw in draws:
             finding = _highest_never_comes(draw, prompt) or _comes_twice(draw, prompt)
