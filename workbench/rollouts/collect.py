@@ -260,7 +260,7 @@ class Collector:
 
 
 class RewardCollector(Collector):
-    """For families that score a trajectory once it has ended (`envs.scoring`), while others go on."""
+    """For families that score a trajectory once it has ended (`worlds.scoring`), while others go on."""
 
     def __init__(self, engine: Engine, chat: ChatFormat, family: EnvFamily, *others: Any) -> None:
         super().__init__(engine, chat, family, *others)

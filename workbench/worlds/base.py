@@ -51,7 +51,7 @@ class EnvFamily(Protocol):
     #   solver_action(env, rng) -> str                    of the best-known solver, replanning from the current state
     #   split_of(task) -> "train" | "held-out"            where a task belongs, by its content
     #   task_seeds(split, first, count, seed) -> ints     which draws come one after another in a run (rows.RowFamily)
-    #   score(trajectory: Trajectory) -> number, parts or None   what it earned as a whole, computed after it (envs.scoring)
+    #   score(trajectory: Trajectory) -> number, parts or None   what it earned as a whole, computed after it (worlds.scoring)
     #   may_vary: tuple of str                            harmless variations of an answer that it pays: some of "spaces",
     #     "line breaks", "full stop", "case", "prose"; without it white space is tried (`workbench check-env`, rule R39)
     # Optional, False or True: deterministic (False: not the same twice from the same task, seed and actions), remote

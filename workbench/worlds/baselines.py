@@ -117,7 +117,7 @@ def trajectory_of(
 
 
 def with_its_score(family: EnvFamily, trajectory: Trajectory) -> Trajectory:
-    """The trajectory as a family that scores it afterwards does (`envs.scoring`)."""
+    """The trajectory as a family that scores it afterwards does (`worlds.scoring`)."""
     loop = EventLoop()
     try:
         return scored(family, trajectory, loop)
