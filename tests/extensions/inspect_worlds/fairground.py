@@ -99,6 +99,43 @@ class Drawing:
         return StepResult(says, right / 3, terminated=over, info=info)
 
 
+COLUMNS = "12345"
+ROWS = "ABCDE"
+
+
+@dataclass
+class Tins:
+    """Five by five tins, one of which hides a prize; a shot names a row and a column."""
+
+    bug: str
+
+    def reset(self, task, dynamics_seed):
+        self.prize = (task.payload["n"] % 5, task.payload["goal"] - 4)
+        self.shot: list = []
+        self.found = False
+        return told(f"Find the prize, four shots, as B3 (row, column).\n{self.drawn()}")
+
+    def drawn(self):
+        lines = [f"  {COLUMNS}"]
+        for row in range(5):
+            at = [(column, row) if self.bug == "turned" else (row, column) for column in range(5)]
+            lines.append(f"{ROWS[row]} {''.join('x' if cell in self.shot else '.' for cell in at)}")
+        return "\n".join(lines)
+
+    def step(self, action_text):
+        word = action_text.strip()
+        known = len(word) == 2 and word[0] in ROWS and word[1] in COLUMNS
+        cell = (ROWS.index(word[0]), COLUMNS.index(word[1])) if known else None
+        self.shot.append(cell)
+        self.found = cell == self.prize
+        over = self.found or len(self.shot) == 4
+        info = {"success": self.found, "state": f"{len(self.shot)} shots"}
+        return StepResult(told(self.drawn()), float(self.found), terminated=over, info=info)
+
+    def state_key(self):
+        return f"{self.prize}" if self.bug == "no shots" else f"{self.prize} {self.shot}"
+
+
 @dataclass(frozen=True)
 class Game:
     bug: str = ""
@@ -149,6 +186,69 @@ class Draws(Game):
 
     def solver_action(self, env, rng):
         return "higher" if env.balls[env.turn] < 4 else "lower"
+
+
+class Prizes(Game):
+    name: ClassVar[str] = "prizes"
+
+    def make(self):
+        return Tins(self.bug)
+
+    def random_action(self, env, rng):
+        return f"{rng.choice(list(ROWS))}{rng.choice(list(COLUMNS))}"
+
+    def solver_action(self, env, rng):
+        row, column = env.prize
+        return f"{ROWS[row]}{COLUMNS[column]}"
+
+
+@dataclass
+class Patrol:
+    """A walk to a flag, of which the eight places around are shown."""
+
+    bug: str
+
+    def reset(self, task, dynamics_seed):
+        self.at = [2, 2]
+        self.flag = [task.payload["n"] % 5, task.payload["goal"] - 4]
+        self.turn = 0
+        return told(f"Walk north, south, east or west to the flag f. You are @.\n{self.around()}")
+
+    def around(self):
+        row, column = self.at
+        places = [[[r, c] for c in range(column - 1, column + 2)] for r in range(row - 1, row + 2)]
+        signs = [
+            ["@" if p == self.at else "f" if p == self.flag else "." for p in some]
+            for some in places
+        ]
+        return "\n".join("".join(line) for line in signs)
+
+    def step(self, action_text):
+        steps = {"north": (-1, 0), "south": (1, 0), "east": (0, 1), "west": (0, -1)}
+        down, right = steps.get(action_text.strip(), (0, 0))
+        if self.bug == "upside down":
+            down = -down
+        self.at = [min(max(self.at[0] + down, 0), 4), min(max(self.at[1] + right, 0), 4)]
+        self.turn += 1
+        won = self.at == self.flag
+        over = won or self.turn == 4
+        return StepResult(told(self.around()), float(won), terminated=over, info={"success": won})
+
+
+class Walks(Game):
+    name: ClassVar[str] = "walks"
+
+    def make(self):
+        return Patrol(self.bug)
+
+    def random_action(self, env, rng):
+        return str(rng.choice(["north", "south", "east", "west"]))
+
+    def solver_action(self, env, rng):
+        down, right = (there - here for here, there in zip(env.at, env.flag))
+        if down:
+            return "south" if (down > 0) != (self.bug == "upside down") else "north"
+        return "east" if right > 0 else "west"
 
 
 # ------------------------------------------------------------------------------------------------ one answer
@@ -286,9 +386,11 @@ WORDINGS = (
 )
 
 
+@dataclass(frozen=True)
 class Ages(Question):
     """One fact in four wordings. Slip: the split goes by the wording, too."""
 
+    nameless: bool = False  # no number beside the name
     name: ClassVar[str] = "ages"
 
     def problem(self, rng):
@@ -302,7 +404,8 @@ class Ages(Question):
 
     def opening(self, payload):
         asked = WORDINGS[payload["wording"]].format(name=payload["name"])
-        return f"Of those at number {payload['house']}: {asked} Say so, in tags."
+        where = "" if self.nameless else f"Of those at number {payload['house']}: "
+        return f"{where}Now: {asked} Say so, in tags."
 
     def judge(self, payload, words):
         return words == str(payload["gold"])

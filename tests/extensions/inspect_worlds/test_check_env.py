@@ -13,6 +13,7 @@ from tests.envs.served import Awaited
 from tests.envs.test_opponents import Nim, NimFamily, takes_later
 from tests.extensions.inspect_worlds import mistakes
 from tests.extensions.inspect_worlds import test_kinds_by_playing as by_playing
+from tests.extensions.inspect_worlds import test_kinds_of_the_fairground as of_the_fairground
 from tests.extensions.inspect_worlds import test_kinds_of_words as of_words
 from tests.extensions.inspect_worlds import test_users_own_bugs as users
 from tests.extensions.inspect_worlds.test_kinds_planted_blind import KINDS
@@ -106,6 +107,8 @@ def test_no_check_is_without_a_mistake():
     planted |= {check for check, _, _ in users.KINDS.values()}
     planted |= {check for check, _, _ in by_playing.KINDS.values()}
     planted |= {check for check, _, _ in of_words.KINDS.values()}
+    planted |= {check for check, _, _ in of_the_fairground.KINDS.values()}
+    planted.add(of_the_fairground.OF_PITFALLS)
     assert {each.id for each in CHECKS} == planted
 
 

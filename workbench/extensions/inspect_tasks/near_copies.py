@@ -60,12 +60,14 @@ class ShownTask(NamedTuple):
 
 
 class TaskKey(NamedTuple):
-    """By what two tasks are one. `key`: "" where a task has none. `sure`: whoever splits so never means it."""
+    """By what two tasks are one. `key`: "" where a task has none. `sure`: whoever splits so never means it. `many`: of tasks
+    whose right answers differ alone, since two questions may both be answered by yes."""
 
     what: str
     key: Callable[[ShownTask], str]
     mend: str
     sure: bool
+    many: bool = False
 
 
 def near_copies(
@@ -94,6 +96,10 @@ def _copies_drawn(
         both = list(_pairs(given, compared, keys, likeness))
         if len(keys) <= FEW or len(both) < (SOME if likeness.sure else MUCH) * len(compared):
             continue
+        if likeness.many and 2 * len({_answer(given, pair[0].task)[-1:] for pair in both}) < len(
+            both
+        ):
+            continue
         one, other = both[0]
         own_split = hasattr(given.family, "split_of") or hasattr(given.family, "task_seeds")
         sure = likeness.sure and own_split and len(both) >= MOST * len(compared)
@@ -115,6 +121,8 @@ def _copies_of_payloads(given: CheckInput) -> Iterator[Finding]:
     apart = _same_to_all(known)
     names = _names(known)
     for likeness in _likenesses(apart, names):
+        if likeness.many:
+            continue  # a payload holds all that is known of a name
         groups: dict[str, list[ShownTask]] = {}
         for one in known:
             groups.setdefault(likeness.key(one), []).append(one)
@@ -240,6 +248,8 @@ def _likenesses(apart: set[str], names: set[str]) -> Iterator[TaskKey]:
     yield TaskKey(
         "in other words, with the same numbers and names", numbers, BEFORE_REWORDING, False
     )
+    called = partial(_names_alone, apart, names)
+    yield TaskKey("in other words, about the same name", called, BEFORE_REWORDING, False, True)
 
 
 def _own_words(apart: set[str], shown: ShownTask) -> list[str]:
@@ -267,6 +277,12 @@ def _numbers_and_names(apart: set[str], names: set[str], shown: ShownTask) -> st
     changing = [number for number in own if number not in apart]
     enough = len(changing) >= 2 or bool(changing and called)
     return " ".join([*own, *called]) if enough else ""
+
+
+def _names_alone(apart: set[str], names: set[str], shown: ShownTask) -> str:
+    """Of a prompt without a number of its own: what is asked of the same name is the same where it has the same answer."""
+    everywhere = {name.title() for name in apart}
+    return " ".join(sorted(names & set(re.findall(r"\w+", shown.opening)) - everywhere))
 
 
 def _turned_over(shown: ShownTask) -> str:

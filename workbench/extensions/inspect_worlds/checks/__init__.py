@@ -45,7 +45,7 @@ from workbench.extensions.inspect_worlds.checks.idle_settings import check_setti
 from workbench.extensions.inspect_worlds.checks.late import check_keys, check_replies
 from workbench.extensions.inspect_worlds.checks.order import check_order
 from workbench.extensions.inspect_worlds.checks.players import check_players
-from workbench.extensions.inspect_worlds.checks.reached import check_reached
+from workbench.extensions.inspect_worlds.checks.reached import check_pitfalls, check_reached
 from workbench.extensions.inspect_worlds.checks.scores import check_scores
 from workbench.extensions.inspect_worlds.checks.shown_whole import check_shown
 from workbench.extensions.inspect_worlds.checks.swallowed import check_swallowed
@@ -359,6 +359,13 @@ CHECKS: tuple[EnvCheck, ...] = (
         "a rule, a part of the reward or an answer that stands in the code never happens",
         "Play by hand what should take the branch; correct the condition or the name by which it is looked up, or take it out.",
         check_reached,
+    ),
+    EnvCheck(
+        "E36",
+        "expressions do what they look like",
+        "a scorer takes what is wrong, a draw leaves something out, a cost is not paid",
+        "Write it so that it says what you mean: strict=True, brackets, abs(), removeprefix().",
+        check_pitfalls,
     ),
 )
 

@@ -15,6 +15,7 @@ from workbench.basics.findings import ERROR, Checked, Finding, NotChecked, RuleR
 from workbench.extensions.inspect_worlds.checks.edges import check_other_side
 from workbench.extensions.inspect_worlds.checks.hinted import check_hinted
 from workbench.extensions.inspect_worlds.checks.map_walls import check_walls
+from workbench.extensions.inspect_worlds.checks.named_cells import check_named_cells
 from workbench.extensions.inspect_worlds.checks.read_replies import check_read_replies
 from workbench.extensions.inspect_worlds.checks.seen_through import check_seen_through
 from workbench.extensions.inspect_worlds.checks.stated_chance import check_stated_chance
@@ -105,6 +106,7 @@ def check_bearings(given: CheckInput) -> Iterator[RuleResult]:
     yield from check_other_side(given)
     yield from check_read_replies(given)
     yield from check_walls(given)
+    yield from check_named_cells(given)
     yield from check_stated_chance(given)
 
 
@@ -251,6 +253,8 @@ def _by_the_map(one: PlayedTrajectory, word: str, before: str, after: str) -> It
     there = _maps(after)
     if here is None or there is None or (len(here), len(here[0])) != (len(there), len(there[0])):
         return
+    if _is_around_somebody(here, there):
+        return
     moved = []
     for sign, times in Counter("".join(here)).items():
         if times == 1 and "".join(there).count(sign) == 1 and sign.isascii():
@@ -272,6 +276,15 @@ def _by_the_map(one: PlayedTrajectory, word: str, before: str, after: str) -> It
             "map",
             f"{sign!r} from line {old[0]}, place {old[1]} to line {new[0]}, place {new[1]}",
         )
+
+
+def _is_around_somebody(here: Sequence[str], there: Sequence[str]) -> bool:
+    """Whether one sign alone stays in the middle: the map is of what lies around it, and all else goes the other way."""
+    if len(here) % 2 == 0 or len(here[0]) % 2 == 0:
+        return False
+    middle = here[len(here) // 2][len(here[0]) // 2]
+    alone = "".join(here).count(middle) == 1 == "".join(there).count(middle)
+    return alone and there[len(there) // 2][len(there[0]) // 2] == middle
 
 
 def _cell(rows: Sequence[str], sign: str) -> tuple[int, int]:

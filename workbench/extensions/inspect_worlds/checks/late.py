@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workbench.basics.findings import (
+    NOTE,
     Checked,
     Finding,
     NotChecked,
@@ -130,6 +131,7 @@ def check_keys(given: CheckInput) -> Iterator[RuleResult]:
             "a state_key(), and random play or a solver that comes to a state by two ways"
         )
         return
+    yield from _told_apart(given)
     if given.by_chance or given.step_s > SLOW_S:
         yield NotChecked(
             "an environment without chance, whose steps are fast: it can be played to one state by two ways"
@@ -146,6 +148,30 @@ def check_keys(given: CheckInput) -> Iterator[RuleResult]:
                 yield _two_states(one, other, k, apart)
                 return
     yield Checked(compared)
+
+
+def _told_apart(given: CheckInput) -> Iterator[RuleResult]:
+    """One key of states that `info["state"]`, which is for people, tells apart."""
+    spent = Spent()
+    seen: dict[tuple[str, str], str] = {}
+    for task in given.tasks[:KEYED_TASKS]:
+        for played in _walks(given, task, spent):
+            for result, reading in zip(played.results, played.readings[1:]):
+                state = result.info.get("state")
+                key = reading.get("state_key")
+                if not isinstance(state, str) or not isinstance(key, str) or is_over(result):
+                    continue
+                other = seen.setdefault((task.id, key), state)
+                if other != state:
+                    yield Checked(len(seen), "keys beside info['state']")
+                    yield Finding(
+                        f"state_key() is {shortened(key, 60)!r} in two states of {task.id!r} that info['state'] tells apart: "
+                        f"{shortened(other, 60)!r} and {shortened(state, 60)!r}. Where what comes next depends on what they "
+                        "differ in, put it into the key, since turns are compared by it (GiGPO)",
+                        severity=NOTE,
+                    )
+                    return
+    yield Checked(len(seen), "keys beside info['state']")
 
 
 def _walks(given: CheckInput, task: Task, spent: Spent) -> Iterator[PlayedTrajectory]:

@@ -1,5 +1,6 @@
 """Branches of the author's own code that no play takes (E35): a rule that is looked up under another name, a condition that is
-never true, a part of the reward that is never paid. Of many tasks, by every way to play that is known here."""
+never true, a part of the reward that is never paid. Of many tasks, by every way to play that is known here. And expressions of it
+that rarely do what they look like (E36)."""
 
 from __future__ import annotations
 
@@ -52,6 +53,21 @@ def check_reached(given: CheckInput) -> Iterator[RuleResult]:
             "happen. Look whether a name is spelled otherwise where it is looked up, or whether the condition can be met",
             severity=NOTE,
         )
+
+
+def check_pitfalls(given: CheckInput) -> Iterator[RuleResult]:
+    """Expressions that rarely do what they look like (E36)."""
+    if not has_service("pitfalls"):
+        yield NotChecked("the extension own_code, which reads the author's files")
+        return
+    pitfalls = service("pitfalls", "pitfalls in an author's code")(given.family)
+    if pitfalls is None:
+        yield NotChecked("a file of the environment's own")
+        return
+    yield Checked(1)
+    for pitfall in pitfalls[:TOLD]:
+        place = f"{pitfall.path.rpartition('/')[2]}:{pitfall.line}"
+        yield Finding(f"{place}: {pitfall.what}", severity=NOTE)
 
 
 def _many_plays(given: CheckInput) -> Iterator[float | None]:

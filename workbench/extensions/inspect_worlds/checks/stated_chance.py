@@ -9,12 +9,16 @@ from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.dice import Draw, draws_of_each
 from workbench.extensions.scripted_play.given import SLOW_S, CheckInput
 from workbench.extensions.scripted_play.playing import text_of
+from workbench.extensions.scripted_play.written_numbers import NUMBER_WORDS, counted
 
 PLAYED = 4  # trajectories whose draws are looked at
 RANGE = re.compile(
     r"(?<![\d.])(\d{1,4})\s*(?:to|-|–|and|through|until|\.\.\.?)\s*(\d{1,4})(?!\d|\.\d)"
 )
-SIDES = re.compile(r"\b(\d{1,3})[- ](?:sided|sides|faces)\b|\bd(\d{1,3})\b", re.IGNORECASE)
+SIDES = re.compile(
+    rf"\b(\d{{1,3}}|{'|'.join(NUMBER_WORDS[2:])})[- ](?:sided|sides|faces)\b|\bd(\d{{1,3}})\b",
+    re.IGNORECASE,
+)
 ONCE = re.compile(
     r"\b(?:each|every one|all) (?:\w+ )?(?:exists? )?(?:only |exactly )?once\b|\bwithout (?:replacement|putting back)\b"
     r"|\b(?:distinct|all different|no two|never twice|no (?:\w+ )?(?:comes|appears|is drawn) twice)\b",
@@ -46,7 +50,7 @@ def _highest_never_comes(draw: Draw, prompt: str) -> Finding | None:
     if not isinstance(low, int) or not isinstance(high, int) or high - low < 2:
         return None
     ranges = {(int(a), int(b)) for a, b in RANGE.findall(prompt)}
-    ranges |= {(1, int(a or b)) for a, b in SIDES.findall(prompt)}
+    ranges |= {(1, counted(a or b)) for a, b in SIDES.findall(prompt)}
     if (low, high) not in ranges or (low, high - 1) in ranges:
         return None
     return Finding(
