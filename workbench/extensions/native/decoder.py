@@ -1,0 +1,501 @@
+"""A decoder layer of a packed pass in two steps, each with its own way back (`learner.layers = "native"` with
+`learner.attention = "native"`): attention with the norm before it and the residual around it, and the gated unit likewise.
+
+Between matrix products everything is done in one pass over memory: a residual's gradient is added where the norm's is made,
+norms of queries and keys are rotated as they are made. Queries, keys and values are one product, gate and up are one.
+
+Three things are not computed at all. Of the last layer, what nobody reads (`last_layer`). Of the first one, queries, keys and
+values of the same token again: before the rotation they depend on the token alone, so each different one is computed once,
+and its gradient is the sum over the places where it stands. Both are exact.
+
+For float32 on a CPU, for layers as llama and qwen models have them: a trial compares answers and gradients of each. Whatever
+else comes along (half precision, hooks on parts, adapters, sharded weights) goes through the model's own.
+
+Axis letters: T tokens of the pass · R those that are read (all but in the last layer) · U different tokens, or all ·
+W width of the hidden states · H query heads · K key/value heads · D head size · I width of the gated unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ctypes import byref
+from functools import cache
+from inspect import unwrap
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from workbench.extensions.native.kernel import addresses
+from workbench.extensions.native.last_layer import ROTATION, TOKENS, can_narrow, decoder_layers
+from workbench.extensions.native.layer_kernel import Heads, layer_kernel
+from workbench.extensions.native.packed import PassLayout, attend, attend_back
+from workbench.extensions.native.trials import is_close
+from workbench.learn.packing import Part, RunningPass, running_pass
+
+ATTENTION_PARTS = ("q_proj", "k_proj", "v_proj", "o_proj")
+GATED_PARTS = ("gate_proj", "up_proj", "down_proj")
+WITHOUT_BIAS = ("o_proj", *GATED_PARTS)
+TRIED = (2, 4, 6)  # tokens that the trial reads
+REPEATED = 2  # the first layer looks for tokens that are the same where they would be half as many
+
+
+def fuse_layers(model: nn.Module) -> int:
+    """Let the decoder layers of this model (a learner's own) compute packed passes in two steps each, those of which a
+    trial finds answers and gradients unchanged. Returns how many."""
+    fused = [layer for layer in decoder_layers(model) if _parts_of(layer) and _agrees(layer)]
+    for layer in fused:
+        layer.__class__ = _fused_class(type(layer))
+    embedding = model.get_input_embeddings() if fused else None
+    if type(embedding) is nn.Embedding:
+        embedding.__class__ = TellingEmbedding
+    return len(fused)
+
+
+class TellingEmbedding(nn.Embedding):
+    """Says of its answer which tokens it is of."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        states = super().forward(input)
+        states.token_ids = input
+        return states
+
+
+class Same(NamedTuple):
+    """Which tokens are the same. `first_U`: where each different one stands first; `row_T`: which of them a token is;
+    `token_T` and `begin_U1`: the tokens of each, one after the other."""
+
+    first_U: Tensor
+    row_T: Tensor
+    token_T: Tensor
+    begin_U1: Tensor
+
+    @classmethod
+    def of(cls, ids_T: Tensor) -> Same:
+        different_U, row_T = ids_T.unique(return_inverse=True)
+        token_T = row_T.argsort(stable=True)
+        begin_U1 = torch.searchsorted(row_T[token_T], torch.arange(len(different_U) + 1))
+        return cls(token_T[begin_U1[:-1]], row_T, token_T, begin_U1)
+
+
+class Where(NamedTuple):
+    """Which tokens a step of attention is of. `read_R`: whose answers are computed (None: all); `same`: None where they
+    are taken one by one."""
+
+    layout: PassLayout
+    cosine_TD: Tensor
+    sine_TD: Tensor
+    read_R: Tensor | None = None
+    same: Same | None = None
+
+    def rotation(self, of_read: bool) -> tuple[Tensor, Tensor]:
+        if not of_read or self.read_R is None:
+            return self.cosine_TD, self.sine_TD
+        return self.cosine_TD[self.read_R], self.sine_TD[self.read_R]
+
+
+class Shape(NamedTuple):
+    """Sizes and numbers of a layer that are no weights."""
+
+    heads: int
+    kv_heads: int
+    size: int
+    scale: float
+    epsilon: float
+    head_epsilon: float
+
+
+# ------------------------------------------------------------------------------------------ layers
+
+
+@cache
+def _fused_class(its_class: type[nn.Module]) -> type[nn.Module]:
+    members = {"forward": _forward, "by_parts": its_class.forward}
+    return type(its_class.__name__, (its_class,), members)
+
+
+def _forward(self, hidden_states: Tensor, *args: Any, **others: Any) -> Any:
+    now = running_pass()
+    if not _can_fuse(self, now, hidden_states, others):
+        return self.by_parts(hidden_states, *args, **others)
+    # Only the last layer has a class of its own below this one (`narrow_last_layer`).
+    narrow = hasattr(self, "whole") and now.read_M is not None and len(now.read_M) > 0
+    ids = getattr(hidden_states, "token_ids", None)
+    read_R = now.read_M.unique() if narrow else None
+    out_RW = fused(self, hidden_states[0], others["position_embeddings"], now.parts, read_R, ids)
+    if read_R is None:
+        return out_RW[None]
+    return torch.zeros_like(hidden_states).index_copy(1, read_R, out_RW[None])
+
+
+def _can_fuse(
+    layer: nn.Module, now: RunningPass, hidden_states: Tensor, others: Mapping[str, Any]
+) -> bool:
+    return (
+        can_narrow(layer, now._replace(read_M=torch.zeros(1)), hidden_states, others)
+        and hidden_states.dtype is torch.float32
+        and hidden_states.device.type == "cpu"
+        and not torch.is_autocast_enabled("cpu")
+        and all(_is_bare(part) for part in _parts_of(layer))
+    )
+
+
+def _is_bare(part: nn.Module) -> bool:
+    """Whether a part does nothing but what its weights say."""
+    return not (part._forward_hooks or part._forward_pre_hooks or part._backward_hooks) and all(
+        type(weight) is nn.Parameter and weight.dtype is torch.float32
+        for weight in part._parameters.values()
+        if weight is not None
+    )
+
+
+def fused(
+    layer: nn.Module,
+    hidden_TW: Tensor,
+    rotation: tuple[Tensor, Tensor],
+    parts: tuple[Part, ...],
+    read_R: Tensor | None = None,
+    ids: Tensor | None = None,
+) -> Tensor:
+    """The layer's answer [R, W] at the read tokens (None: all). `ids`: the tokens, where `hidden_TW` depends on nothing
+    else, and its gradient is asked for by token and not by place."""
+    attention, mlp = layer.self_attn, layer.mlp
+    place_R = torch.arange(len(hidden_TW)) if read_R is None else read_R
+    cosine, sine = (part.squeeze(0).contiguous() for part in rotation)
+    same = None
+    if ids is not None and read_R is None and len(same_ids := ids.flatten()):
+        same = Same.of(same_ids)
+        same = same if len(same.first_U) * REPEATED <= len(same_ids) else None
+    where = Where(PassLayout.of(parts, place_R), cosine, sine, read_R, same)
+    norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    size = attention.head_dim
+    shape = Shape(
+        attention.q_proj.out_features // size,
+        attention.k_proj.out_features // size,
+        size,
+        attention.scaling,
+        layer.input_layernorm.variance_epsilon,
+        norms[0].variance_epsilon if norms[0] is not None else 0.0,
+    )
+    inputs = [getattr(attention, name) for name in ATTENTION_PARTS[:3]]
+    hidden_RW = _Attention.apply(
+        hidden_TW,
+        where,
+        shape,
+        layer.input_layernorm.weight,
+        *(linear.weight for linear in inputs),
+        *(linear.bias for linear in inputs),
+        *(None if norm is None else norm.weight for norm in norms),
+        attention.o_proj.weight,
+    )
+    norm = layer.post_attention_layernorm
+    weights = (getattr(mlp, name).weight for name in GATED_PARTS)
+    return _Gated.apply(hidden_RW, norm.variance_epsilon, norm.weight, *weights)
+
+
+# ------------------------------------------------------------------------------------------ steps
+
+
+class _Attention(torch.autograd.Function):
+    """hidden + o_proj(attention(norm(hidden))) [R, W]."""
+
+    @staticmethod
+    def forward(ctx, x, where, shape, norm, q, k, v, q_bias, k_bias, v_bias, q_norm, k_norm, o):
+        x = x.contiguous()
+        same, read = where.same, where.read_R
+        normed, inverse = _normed(x if same is None else x[same.first_U], norm, shape.epsilon)
+        queries, states = shape.heads * shape.size, shape.kv_heads * shape.size
+        if read is None:
+            joined = _product(normed, (q, k, v), (q_bias, k_bias, v_bias))
+            made = joined.split((queries, states, states), 1)
+        else:
+            of_queries = _product(normed[read], (q,), (q_bias,))
+            made = of_queries, *_product(normed, (k, v), (k_bias, v_bias)).split(states, 1)
+        turned = (
+            _turned(made[0], q_norm, shape, where, of_read=True),
+            _turned(made[1], k_norm, shape, where),
+            made[2] if same is None else made[2][same.row_T],
+        )
+        answer = *(_by_head(part, shape.size) for part in turned), *attend(
+            *(_by_head(part, shape.size) for part in turned), where.layout, shape.scale
+        )
+        mixed = answer[3].transpose(0, 1).flatten(1)
+        ctx.where, ctx.shape = where, shape
+        weights = (norm, q, k, v, q_norm, k_norm, o)
+        ctx.save_for_backward(x, normed, inverse, *made, *answer, *weights)
+        return torch.addmm(x if read is None else x[read], mixed, o.t())
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        x, normed, inverse, *held = ctx.saved_tensors
+        made, answer = held[:3], held[3:8]
+        norm, q, k, v, q_norm, k_norm, o = held[8:]
+        where, shape = ctx.where, ctx.shape
+        same, read = where.same, where.read_R
+        grad = grad.contiguous()
+        needed = ctx.needs_input_grad
+        mixed = answer[3].transpose(0, 1).flatten(1)
+        of_o = grad.t() @ mixed if needed[12] else None
+        grads = _attention_gradients(answer, grad @ o, where, shape)
+        rows = len(normed)
+        queries, states = shape.heads * shape.size, shape.kv_heads * shape.size
+        if read is None:
+            joined = torch.empty(rows, queries + 2 * states)
+            of_made = joined.split((queries, states, states), 1)
+        else:
+            joined = torch.empty(rows, 2 * states)
+            of_made = torch.empty(len(read), queries), *joined.split(states, 1)
+        of_q_norm = _turned_back(
+            grads[0], made[0], of_made[0], q_norm, shape, where, of_read=True
+        )
+        of_k_norm = _turned_back(grads[1], made[1], of_made[1], k_norm, shape, where)
+        if same is None:
+            of_made[2].copy_(grads[2])
+        else:
+            _summed(grads[2], of_made[2], shape, same)
+        if read is None:
+            of_normed = joined @ torch.cat((q, k, v))
+            of_weights = _of_weights(joined, normed, (queries, states, states), any(needed[4:7]))
+        else:
+            of_normed = joined @ torch.cat((k, v))
+            of_normed.index_add_(0, read, of_made[0] @ q)
+            of_weights = (
+                of_made[0].t() @ normed[read] if needed[4] else None,
+                *_of_weights(joined, normed, (states, states), any(needed[5:7])),
+            )
+        of_biases = [part.sum(0) if need else None for part, need in zip(of_made, needed[7:10])]
+        around = grad if same is None and read is None else None
+        source = x if same is None else x[same.first_U]
+        of_x, of_norm = _normed_back(source, norm, inverse, of_normed, around)
+        if same is not None:
+            of_x = grad.clone().index_add_(0, same.first_U, of_x)
+        elif read is not None:
+            of_x.index_add_(0, read, grad)
+        of_norms = (of_q_norm, of_k_norm)
+        return of_x, None, None, of_norm, *of_weights, *of_biases, *of_norms, of_o
+
+
+class _Gated(torch.autograd.Function):
+    """hidden + down(silu(gate) * up) of norm(hidden) [R, W]."""
+
+    @staticmethod
+    def forward(ctx, x, epsilon, norm, gate, up, down):
+        x = x.contiguous()
+        normed, inverse = _normed(x, norm, epsilon)
+        both = normed @ torch.cat((gate, up)).t()
+        rows, width = len(both), gate.shape[0]
+        gated = torch.empty(rows, width)
+        numbers = addresses(*both.split(width, 1), gated)
+        layer_kernel().gate_forward(*numbers, rows, width, 2 * width, _threads())
+        ctx.save_for_backward(x, normed, inverse, both, gated, norm, gate, up, down)
+        return torch.addmm(x, gated, down.t())
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        x, normed, inverse, both, gated, norm, gate, up, down = ctx.saved_tensors
+        grad = grad.contiguous()
+        needed = ctx.needs_input_grad
+        of_down = grad.t() @ gated if needed[5] else None
+        of_gated = grad @ down
+        rows, width = of_gated.shape
+        of_both = torch.empty_like(both)
+        parts = (*both.split(width, 1), of_gated, *of_both.split(width, 1))
+        layer_kernel().gate_backward(*addresses(*parts), rows, width, 2 * width, _threads())
+        of_weights = _of_weights(of_both, normed, (width, width), any(needed[3:5]))
+        of_x, of_norm = _normed_back(x, norm, inverse, of_both @ torch.cat((gate, up)), grad)
+        return of_x, None, of_norm, *of_weights, of_down
+
+
+def _product(states_UW: Tensor, weights: tuple[Tensor, ...], biases: tuple) -> Tensor:
+    """One product by several matrices, their outputs side by side."""
+    weight = torch.cat(weights)
+    if biases[0] is None:
+        return states_UW @ weight.t()
+    return torch.addmm(torch.cat(biases), states_UW, weight.t())
+
+
+def _of_weights(grad: Tensor, states: Tensor, sizes: tuple[int, ...], needed: bool) -> tuple:
+    return (grad.t() @ states).split(sizes) if needed else (None,) * len(sizes)
+
+
+def _attention_gradients(
+    answer: list[Tensor], grad_mixed: Tensor, where: Where, shape: Shape
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of rotated queries, rotated keys and values, each [tokens, heads * D]."""
+    tokens = len(where.cosine_TD)
+    widths = [heads * shape.size for heads in (shape.heads, shape.kv_heads, shape.kv_heads)]
+    counts = (len(grad_mixed), tokens, tokens)
+    grads = tuple(torch.empty(count, width) for count, width in zip(counts, widths))
+    by_head = [_by_head(part, shape.size) for part in grads]
+    grad_HRD = _by_head(grad_mixed, shape.size)
+    attend_back(answer, grad_HRD, by_head, where.layout, shape.scale)
+    return grads
+
+
+# ------------------------------------------------------------------------------------------ calls of the kernel
+
+
+def _normed(x: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    out = torch.empty_like(x)
+    inverse = torch.empty(len(x))
+    numbers = addresses(x, weight, out, inverse)
+    layer_kernel().norm_forward(*numbers, *x.shape, epsilon, _threads())
+    return out, inverse
+
+
+def _normed_back(
+    x: Tensor, weight: Tensor, inverse: Tensor, grad: Tensor, around: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The gradients of x, with that of what is around the norm, and of the weight."""
+    of_x, of_weight = torch.empty_like(x), torch.empty_like(weight)
+    also = None if around is None else around.data_ptr()
+    came = addresses(x, weight, inverse, grad)
+    made = addresses(of_x, of_weight)
+    layer_kernel().norm_backward(*came, also, *made, *x.shape, _threads())
+    return of_x, of_weight
+
+
+def _heads(
+    states: Tensor, norm: Tensor | None, shape: Shape, rotation: tuple[Tensor, Tensor] | None
+) -> Heads:
+    cosine, sine = (None, None) if rotation is None else addresses(*rotation)
+    return Heads(
+        numbers=states.data_ptr(),
+        stride=states.stride(0),
+        weight=None if norm is None else norm.data_ptr(),
+        cosine=cosine,
+        sine=sine,
+        heads=states.shape[1] // shape.size,
+        size=shape.size,
+        epsilon=shape.head_epsilon,
+    )
+
+
+def _turned(
+    states: Tensor, norm: Tensor | None, shape: Shape, where: Where, *, of_read: bool = False
+) -> Tensor:
+    """Queries or keys of each token, normed where there is a norm, and rotated."""
+    rotation = where.rotation(of_read)
+    out = torch.empty(len(rotation[0]), states.shape[1])
+    heads = _heads(states, norm, shape, rotation)
+    row = None if where.same is None else where.same.row_T.data_ptr()
+    to = out.data_ptr(), out.stride(0), len(out)
+    layer_kernel().heads_forward(byref(heads), row, *to, _threads())
+    return out
+
+
+def _turned_back(
+    grad: Tensor,
+    states: Tensor,
+    of_states: Tensor,
+    norm: Tensor | None,
+    shape: Shape,
+    where: Where,
+    *,
+    of_read: bool = False,
+) -> Tensor | None:
+    """Fill the gradient of what `_turned` was given; returns that of the norm's weight."""
+    rotation = where.rotation(of_read)
+    of_norm = None if norm is None else torch.empty_like(norm)
+    heads = _heads(states, norm, shape, rotation)
+    _heads_back(heads, grad, of_states, where.same, of_norm)
+    return of_norm
+
+
+def _summed(grad: Tensor, of_states: Tensor, shape: Shape, same: Same) -> None:
+    """Fill the gradients of each different token's values."""
+    _heads_back(_heads(of_states, None, shape, None), grad, of_states, same, None)
+
+
+def _heads_back(
+    heads: Heads, grad: Tensor, of_states: Tensor, same: Same | None, of_norm: Tensor | None
+) -> None:
+    token, begin = (None, None) if same is None else addresses(same.token_T, same.begin_U1)
+    layer_kernel().heads_backward(
+        byref(heads),
+        grad.data_ptr(),
+        grad.stride(0),
+        token,
+        begin,
+        of_states.data_ptr(),
+        of_states.stride(0),
+        None if of_norm is None else of_norm.data_ptr(),
+        len(of_states),
+        _threads(),
+    )
+
+
+def _by_head(states: Tensor, size: int) -> Tensor:
+    return states.unflatten(1, (-1, size)).transpose(0, 1)
+
+
+def _threads() -> int:
+    return torch.get_num_threads()
+
+
+# ------------------------------------------------------------------------------------------ trial
+
+
+def _parts_of(layer: nn.Module) -> list[nn.Module]:
+    """The parts of a layer that is of this kind; of another kind there are none."""
+    attention, mlp = getattr(layer, "self_attn", None), getattr(layer, "mlp", None)
+    linears = [getattr(attention, name, None) for name in ATTENTION_PARTS]
+    linears += [getattr(mlp, name, None) for name in GATED_PARTS]
+    names = ("input_layernorm", "post_attention_layernorm")
+    norms = [getattr(layer, name, None) for name in names]
+    of_heads = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    if (of_heads[0] is None) != (of_heads[1] is None):
+        return []
+    norms += [norm for norm in of_heads if norm is not None]
+    if not all(type(linear) is nn.Linear for linear in linears):
+        return []
+    if len({linear.bias is None for linear in linears[:3]}) > 1:
+        return []
+    if any(linear.bias is not None for linear in linears[3:]):
+        return []
+    if not all(isinstance(getattr(norm, "variance_epsilon", None), float) for norm in norms):
+        return []
+    rotates = ROTATION in getattr(unwrap(type(attention).forward), "__globals__", {})
+    return [layer.self_attn, layer.mlp, *linears, *norms] if rotates else []
+
+
+def _agrees(layer: nn.Module) -> bool:
+    """Whether a layer answers as its parts do, with the same gradients of its input and all its weights: all of it, some
+    tokens of it, and tokens that are the same."""
+    try:
+        return all(_agrees_on(layer, *case) for case in ((None, None), (TRIED, None), (None, 0)))
+    except Exception:  # a layer of another kind, whatever it does with the trial's arguments
+        return False
+
+
+def _agrees_on(layer: nn.Module, read: tuple[int, ...] | None, same: int | None) -> bool:
+    width, size = layer.self_attn.q_proj.in_features, layer.self_attn.head_dim
+    generator = torch.Generator().manual_seed(0)
+    ids_T = torch.arange(TOKENS) % 3
+    table = torch.randn((TOKENS, width), generator=generator, requires_grad=True)
+    angles = torch.randn((1, TOKENS, size // 2), generator=generator).repeat(1, 1, 2)
+    rotation = (angles.cos(), angles.sin())
+    read_R = torch.arange(TOKENS) if read is None else torch.tensor(read)
+    factors = torch.randn((len(read_R), width), generator=generator)
+    weights = [weight for weight in layer.parameters() if weight.requires_grad]
+
+    def answer(of: Any) -> list[Tensor]:
+        states_TW = table[ids_T] if same is not None else table
+        out_RW = of(states_TW)
+        made = torch.autograd.grad((out_RW * factors).sum(), [table, *weights])
+        return [out_RW.detach(), *made]
+
+    def whole(states_TW: Tensor) -> Tensor:
+        out = layer(states_TW[None], attention_mask=None, position_embeddings=rotation)
+        return out[0, read_R]
+
+    def by_steps(states_TW: Tensor) -> Tensor:
+        ids = None if same is None else ids_T
+        some = None if read is None else read_R
+        return fused(layer, states_TW, rotation, (Part(0, TOKENS),), some, ids)
+
+    with torch.enable_grad():
+        pairs = zip(answer(by_steps), answer(whole), strict=True)
+        return all(is_close(one, other) for one, other in pairs)
