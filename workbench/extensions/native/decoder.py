@@ -17,7 +17,7 @@ W width of the hidden states · H query heads · K key/value heads · D head siz
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref
 from functools import cache
 from inspect import unwrap
@@ -35,7 +35,8 @@ from workbench.learn.packing import Part, RunningPass, running_pass
 
 ATTENTION_PARTS = ("q_proj", "k_proj", "v_proj", "o_proj")
 GATED_PARTS = ("gate_proj", "up_proj", "down_proj")
-WITHOUT_BIAS = ("o_proj", *GATED_PARTS)
+NORMS = ("input_layernorm", "post_attention_layernorm")
+HEAD_NORMS = ("q_norm", "k_norm")
 TRIED = (2, 4, 6)  # tokens that the trial reads
 REPEATED = 2  # the first layer looks for tokens that are the same where they would be half as many
 
@@ -43,7 +44,8 @@ REPEATED = 2  # the first layer looks for tokens that are the same where they wo
 def fuse_layers(model: nn.Module) -> int:
     """Let the decoder layers of this model (a learner's own) compute packed passes in two steps each, those of which a
     trial finds answers and gradients unchanged. Returns how many."""
-    fused = [layer for layer in decoder_layers(model) if _parts_of(layer) and _agrees(layer)]
+    layers = [layer for layer in decoder_layers(model) if not hasattr(layer, "by_parts")]
+    fused = [layer for layer in layers if _parts_of(layer) and _agrees(layer)]
     for layer in fused:
         layer.__class__ = _fused_class(type(layer))
     embedding = model.get_input_embeddings() if fused else None
@@ -53,12 +55,18 @@ def fuse_layers(model: nn.Module) -> int:
 
 
 class TellingEmbedding(nn.Embedding):
-    """Says of its answer which tokens it is of."""
+    """Says of its answer which tokens it is of, until somebody writes into it."""
 
     def forward(self, input: Tensor) -> Tensor:
         states = super().forward(input)
-        states.token_ids = input
+        states.of_tokens = (input, states._version)
         return states
+
+
+def tokens_of(states: Tensor) -> Tensor | None:
+    """The tokens of which these states are the embeddings and nothing else; None: it is not known."""
+    ids, version = getattr(states, "of_tokens", (None, 0))
+    return ids if version == states._version else None
 
 
 class Same(NamedTuple):
@@ -88,18 +96,24 @@ class Where(NamedTuple):
     read_R: Tensor | None = None
     same: Same | None = None
 
+    def different(self, x_TW: Tensor) -> Tensor:
+        """The rows that are projected [U, W]."""
+        return x_TW if self.same is None else x_TW[self.same.first_U]
+
+    def read(self, x_TW: Tensor) -> Tensor:
+        """The rows whose answers are computed [R, W]."""
+        return x_TW if self.read_R is None else x_TW[self.read_R]
+
     def rotation(self, of_read: bool) -> tuple[Tensor, Tensor]:
-        if not of_read or self.read_R is None:
+        if not of_read:
             return self.cosine_TD, self.sine_TD
-        return self.cosine_TD[self.read_R], self.sine_TD[self.read_R]
+        return self.read(self.cosine_TD), self.read(self.sine_TD)
 
 
 class Shape(NamedTuple):
     """Sizes and numbers of a layer that are no weights."""
 
-    heads: int
-    kv_heads: int
-    size: int
+    size: int  # of a head
     scale: float
     epsilon: float
     head_epsilon: float
@@ -120,9 +134,10 @@ def _forward(self, hidden_states: Tensor, *args: Any, **others: Any) -> Any:
         return self.by_parts(hidden_states, *args, **others)
     # Only the last layer has a class of its own below this one (`narrow_last_layer`).
     narrow = hasattr(self, "whole") and now.read_M is not None and len(now.read_M) > 0
-    ids = getattr(hidden_states, "token_ids", None)
     read_R = now.read_M.unique() if narrow else None
-    out_RW = fused(self, hidden_states[0], others["position_embeddings"], now.parts, read_R, ids)
+    ids = tokens_of(hidden_states) if read_R is None else None
+    hidden_TW = hidden_states.squeeze(0)
+    out_RW = fused(self, hidden_TW, others["position_embeddings"], now.parts, read_R, ids)
     if read_R is None:
         return out_RW[None]
     return torch.zeros_like(hidden_states).index_copy(1, read_R, out_RW[None])
@@ -142,7 +157,8 @@ def _can_fuse(
 
 def _is_bare(part: nn.Module) -> bool:
     """Whether a part does nothing but what its weights say."""
-    return not (part._forward_hooks or part._forward_pre_hooks or part._backward_hooks) and all(
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return not any(getattr(part, name) for name in hooks) and all(
         type(weight) is nn.Parameter and weight.dtype is torch.float32
         for weight in part._parameters.values()
         if weight is not None
@@ -159,28 +175,30 @@ def fused(
 ) -> Tensor:
     """The layer's answer [R, W] at the read tokens (None: all). `ids`: the tokens, where `hidden_TW` depends on nothing
     else, and its gradient is asked for by token and not by place."""
-    attention, mlp = layer.self_attn, layer.mlp
     place_R = torch.arange(len(hidden_TW)) if read_R is None else read_R
     cosine, sine = (part.squeeze(0).contiguous() for part in rotation)
-    same = None
-    if ids is not None and read_R is None and len(same_ids := ids.flatten()):
-        same = Same.of(same_ids)
-        same = same if len(same.first_U) * REPEATED <= len(same_ids) else None
+    same = None if ids is None else Same.of(ids.flatten())
+    if same is not None and len(same.first_U) * REPEATED > len(hidden_TW):
+        same = None
     where = Where(PassLayout.of(parts, place_R), cosine, sine, read_R, same)
-    norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
-    size = attention.head_dim
+    hidden_RW = _Attention.apply(hidden_TW, where, *_of_attention(layer))
+    norm = layer.post_attention_layernorm
+    weights = (getattr(layer.mlp, name).weight for name in GATED_PARTS)
+    return _Gated.apply(hidden_RW, norm.variance_epsilon, norm.weight, *weights)
+
+
+def _of_attention(layer: nn.Module) -> tuple[Any, ...]:
+    """What `_Attention` is given of a layer: its shape and its weights."""
+    attention = layer.self_attn
+    inputs = [getattr(attention, name) for name in ATTENTION_PARTS[:3]]
+    norms = [getattr(attention, name, None) for name in HEAD_NORMS]
     shape = Shape(
-        attention.q_proj.out_features // size,
-        attention.k_proj.out_features // size,
-        size,
+        attention.head_dim,
         attention.scaling,
         layer.input_layernorm.variance_epsilon,
-        norms[0].variance_epsilon if norms[0] is not None else 0.0,
+        0.0 if norms[0] is None else norms[0].variance_epsilon,
     )
-    inputs = [getattr(attention, name) for name in ATTENTION_PARTS[:3]]
-    hidden_RW = _Attention.apply(
-        hidden_TW,
-        where,
+    return (
         shape,
         layer.input_layernorm.weight,
         *(linear.weight for linear in inputs),
@@ -188,9 +206,6 @@ def fused(
         *(None if norm is None else norm.weight for norm in norms),
         attention.o_proj.weight,
     )
-    norm = layer.post_attention_layernorm
-    weights = (getattr(mlp, name).weight for name in GATED_PARTS)
-    return _Gated.apply(hidden_RW, norm.variance_epsilon, norm.weight, *weights)
 
 
 # ------------------------------------------------------------------------------------------ steps
@@ -202,78 +217,129 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, where, shape, norm, q, k, v, q_bias, k_bias, v_bias, q_norm, k_norm, o):
         x = x.contiguous()
-        same, read = where.same, where.read_R
-        normed, inverse = _normed(x if same is None else x[same.first_U], norm, shape.epsilon)
-        queries, states = shape.heads * shape.size, shape.kv_heads * shape.size
-        if read is None:
-            joined = _product(normed, (q, k, v), (q_bias, k_bias, v_bias))
-            made = joined.split((queries, states, states), 1)
-        else:
-            of_queries = _product(normed[read], (q,), (q_bias,))
-            made = of_queries, *_product(normed, (k, v), (k_bias, v_bias)).split(states, 1)
+        normed, inverse = _normed(where.different(x), norm, shape.epsilon)
+        made = _projected(normed, (q, k, v), (q_bias, k_bias, v_bias), where)
         turned = (
             _turned(made[0], q_norm, shape, where, of_read=True),
             _turned(made[1], k_norm, shape, where),
-            made[2] if same is None else made[2][same.row_T],
+            made[2] if where.same is None else made[2][where.same.row_T],
         )
-        answer = *(_by_head(part, shape.size) for part in turned), *attend(
-            *(_by_head(part, shape.size) for part in turned), where.layout, shape.scale
-        )
-        mixed = answer[3].transpose(0, 1).flatten(1)
-        ctx.where, ctx.shape = where, shape
+        by_head = [_by_head(part, shape.size) for part in turned]
+        answer = [*by_head, *attend(*by_head, where.layout, shape.scale)]
+        ctx.where = where
+        ctx.shape = shape
         weights = (norm, q, k, v, q_norm, k_norm, o)
         ctx.save_for_backward(x, normed, inverse, *made, *answer, *weights)
-        return torch.addmm(x if read is None else x[read], mixed, o.t())
+        return torch.addmm(where.read(x), _mixed(answer), o.t())
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
         x, normed, inverse, *held = ctx.saved_tensors
-        made, answer = held[:3], held[3:8]
+        made = held[:3]
+        answer = held[3:8]
         norm, q, k, v, q_norm, k_norm, o = held[8:]
-        where, shape = ctx.where, ctx.shape
-        same, read = where.same, where.read_R
-        grad = grad.contiguous()
         needed = ctx.needs_input_grad
-        mixed = answer[3].transpose(0, 1).flatten(1)
-        of_o = grad.t() @ mixed if needed[12] else None
-        grads = _attention_gradients(answer, grad @ o, where, shape)
-        rows = len(normed)
-        queries, states = shape.heads * shape.size, shape.kv_heads * shape.size
-        if read is None:
-            joined = torch.empty(rows, queries + 2 * states)
-            of_made = joined.split((queries, states, states), 1)
-        else:
-            joined = torch.empty(rows, 2 * states)
-            of_made = torch.empty(len(read), queries), *joined.split(states, 1)
-        of_q_norm = _turned_back(
-            grads[0], made[0], of_made[0], q_norm, shape, where, of_read=True
-        )
-        of_k_norm = _turned_back(grads[1], made[1], of_made[1], k_norm, shape, where)
-        if same is None:
-            of_made[2].copy_(grads[2])
-        else:
-            _summed(grads[2], of_made[2], shape, same)
-        if read is None:
-            of_normed = joined @ torch.cat((q, k, v))
-            of_weights = _of_weights(joined, normed, (queries, states, states), any(needed[4:7]))
-        else:
-            of_normed = joined @ torch.cat((k, v))
-            of_normed.index_add_(0, read, of_made[0] @ q)
-            of_weights = (
-                of_made[0].t() @ normed[read] if needed[4] else None,
-                *_of_weights(joined, normed, (states, states), any(needed[5:7])),
-            )
+        grad = grad.contiguous()
+        of_o = grad.t() @ _mixed(answer) if needed[12] else None
+        joined, of_made = _room_for(made, ctx.where)
+        of_norms = _attention_back(ctx, grad @ o, made, answer, of_made, (q_norm, k_norm))
+        of_normed = _projected_back(joined, of_made, (q, k, v), ctx.where)
+        of_weights = _of_projections(joined, of_made, normed, ctx.where, needed[4:7])
         of_biases = [part.sum(0) if need else None for part, need in zip(of_made, needed[7:10])]
-        around = grad if same is None and read is None else None
-        source = x if same is None else x[same.first_U]
-        of_x, of_norm = _normed_back(source, norm, inverse, of_normed, around)
-        if same is not None:
-            of_x = grad.clone().index_add_(0, same.first_U, of_x)
-        elif read is not None:
-            of_x.index_add_(0, read, grad)
-        of_norms = (of_q_norm, of_k_norm)
+        of_x, of_norm = _with_residual(ctx.where, x, norm, inverse, of_normed, grad)
         return of_x, None, None, of_norm, *of_weights, *of_biases, *of_norms, of_o
+
+
+def _mixed(answer: Sequence[Tensor]) -> Tensor:
+    return answer[3].transpose(0, 1).flatten(1)
+
+
+def _projected(
+    normed_UW: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], where: Where
+) -> tuple[Tensor, ...]:
+    """Queries of what is read, keys and values [rows, heads * D]."""
+    widths = [len(weight) for weight in weights]
+    if where.read_R is None:
+        return _product(normed_UW, weights, biases).split(widths, 1)
+    of_queries = _product(normed_UW[where.read_R], weights[:1], biases[:1])
+    return of_queries, *_product(normed_UW, weights[1:], biases[1:]).split(widths[1:], 1)
+
+
+def _room_for(made: Sequence[Tensor], where: Where) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Arrays for the gradients of what `_projected` made, those of one product side by side: them, and each."""
+    widths = [part.shape[1] for part in made]
+    if where.read_R is None:
+        joined = torch.empty(len(made[1]), sum(widths))
+        return joined, joined.split(widths, 1)
+    joined = torch.empty(len(made[1]), sum(widths[1:]))
+    return joined, (torch.empty(made[0].shape), *joined.split(widths[1:], 1))
+
+
+def _attention_back(
+    ctx,
+    of_mixed: Tensor,
+    made: Sequence[Tensor],
+    answer: Sequence[Tensor],
+    of_made: Sequence[Tensor],
+    norms: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """Fill the gradients of queries, keys and values as they were projected; returns those of the norms of heads."""
+    where = ctx.where
+    shape = ctx.shape
+    tokens = len(where.cosine_TD)
+    of_turned = [
+        torch.empty(len(of_mixed), made[0].shape[1]),
+        torch.empty(tokens, made[1].shape[1]),
+        of_made[2] if where.same is None else torch.empty(tokens, made[2].shape[1]),
+    ]
+    grad, *grads = (_by_head(part, shape.size) for part in (of_mixed, *of_turned))
+    attend_back(answer, grad, grads, where.layout, shape.scale)
+    if where.same is not None:
+        _summed(of_turned[2], of_made[2], shape, where.same)
+    return [
+        _turned_back(of_turned[i], made[i], of_made[i], norms[i], shape, where, of_read=i == 0)
+        for i in (0, 1)
+    ]
+
+
+def _projected_back(
+    joined: Tensor, of_made: Sequence[Tensor], weights: Sequence[Tensor], where: Where
+) -> Tensor:
+    """The gradient of what `_projected` was given."""
+    if where.read_R is None:
+        return joined @ torch.cat(tuple(weights))
+    of_normed = joined @ torch.cat(tuple(weights[1:]))
+    return of_normed.index_add_(0, where.read_R, of_made[0] @ weights[0])
+
+
+def _of_projections(
+    joined: Tensor,
+    of_made: Sequence[Tensor],
+    normed: Tensor,
+    where: Where,
+    needed: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """The gradients of the weights of queries, keys and values."""
+    widths = [part.shape[1] for part in of_made]
+    if where.read_R is None:
+        return _of_weights(joined, normed, widths, any(needed))
+    of_queries = of_made[0].t() @ normed[where.read_R] if needed[0] else None
+    return of_queries, *_of_weights(joined, normed, widths[1:], any(needed[1:]))
+
+
+def _with_residual(
+    where: Where, x: Tensor, norm: Tensor, inverse: Tensor, of_normed: Tensor, grad: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of x, by the norm and around it, and of the norm's weight."""
+    is_whole = where.same is None and where.read_R is None
+    around = grad if is_whole else None
+    of_x, of_norm = _normed_back(where.different(x), norm, inverse, of_normed, around)
+    if where.same is not None:
+        of_x = grad.clone().index_add_(0, where.same.first_U, of_x)
+    elif where.read_R is not None:
+        of_x.index_add_(0, where.read_R, grad)
+    return of_x, of_norm
 
 
 class _Gated(torch.autograd.Function):
@@ -284,7 +350,8 @@ class _Gated(torch.autograd.Function):
         x = x.contiguous()
         normed, inverse = _normed(x, norm, epsilon)
         both = normed @ torch.cat((gate, up)).t()
-        rows, width = len(both), gate.shape[0]
+        rows = len(both)
+        width = len(gate)
         gated = torch.empty(rows, width)
         numbers = addresses(*both.split(width, 1), gated)
         layer_kernel().gate_forward(*numbers, rows, width, 2 * width, _threads())
@@ -308,30 +375,20 @@ class _Gated(torch.autograd.Function):
         return of_x, None, of_norm, *of_weights, of_down
 
 
-def _product(states_UW: Tensor, weights: tuple[Tensor, ...], biases: tuple) -> Tensor:
+def _product(
+    states_UW: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
+) -> Tensor:
     """One product by several matrices, their outputs side by side."""
-    weight = torch.cat(weights)
+    weight = torch.cat(tuple(weights))
     if biases[0] is None:
         return states_UW @ weight.t()
-    return torch.addmm(torch.cat(biases), states_UW, weight.t())
+    return torch.addmm(torch.cat(tuple(biases)), states_UW, weight.t())
 
 
-def _of_weights(grad: Tensor, states: Tensor, sizes: tuple[int, ...], needed: bool) -> tuple:
-    return (grad.t() @ states).split(sizes) if needed else (None,) * len(sizes)
-
-
-def _attention_gradients(
-    answer: list[Tensor], grad_mixed: Tensor, where: Where, shape: Shape
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Of rotated queries, rotated keys and values, each [tokens, heads * D]."""
-    tokens = len(where.cosine_TD)
-    widths = [heads * shape.size for heads in (shape.heads, shape.kv_heads, shape.kv_heads)]
-    counts = (len(grad_mixed), tokens, tokens)
-    grads = tuple(torch.empty(count, width) for count, width in zip(counts, widths))
-    by_head = [_by_head(part, shape.size) for part in grads]
-    grad_HRD = _by_head(grad_mixed, shape.size)
-    attend_back(answer, grad_HRD, by_head, where.layout, shape.scale)
-    return grads
+def _of_weights(
+    grad: Tensor, states: Tensor, sizes: Sequence[int], needed: bool
+) -> tuple[Tensor | None, ...]:
+    return (grad.t() @ states).split(list(sizes)) if needed else (None,) * len(sizes)
 
 
 # ------------------------------------------------------------------------------------------ calls of the kernel
@@ -349,7 +406,8 @@ def _normed_back(
     x: Tensor, weight: Tensor, inverse: Tensor, grad: Tensor, around: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The gradients of x, with that of what is around the norm, and of the weight."""
-    of_x, of_weight = torch.empty_like(x), torch.empty_like(weight)
+    of_x = torch.empty_like(x)
+    of_weight = torch.empty_like(weight)
     also = None if around is None else around.data_ptr()
     came = addresses(x, weight, inverse, grad)
     made = addresses(of_x, of_weight)
@@ -440,62 +498,63 @@ def _threads() -> int:
 
 def _parts_of(layer: nn.Module) -> list[nn.Module]:
     """The parts of a layer that is of this kind; of another kind there are none."""
-    attention, mlp = getattr(layer, "self_attn", None), getattr(layer, "mlp", None)
+    attention = getattr(layer, "self_attn", None)
+    mlp = getattr(layer, "mlp", None)
     linears = [getattr(attention, name, None) for name in ATTENTION_PARTS]
     linears += [getattr(mlp, name, None) for name in GATED_PARTS]
-    names = ("input_layernorm", "post_attention_layernorm")
-    norms = [getattr(layer, name, None) for name in names]
-    of_heads = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
-    if (of_heads[0] is None) != (of_heads[1] is None):
-        return []
-    norms += [norm for norm in of_heads if norm is not None]
-    if not all(type(linear) is nn.Linear for linear in linears):
-        return []
-    if len({linear.bias is None for linear in linears[:3]}) > 1:
-        return []
-    if any(linear.bias is not None for linear in linears[3:]):
-        return []
-    if not all(isinstance(getattr(norm, "variance_epsilon", None), float) for norm in norms):
-        return []
-    rotates = ROTATION in getattr(unwrap(type(attention).forward), "__globals__", {})
-    return [layer.self_attn, layer.mlp, *linears, *norms] if rotates else []
+    norms = [getattr(layer, name, None) for name in NORMS]
+    of_heads = [getattr(attention, name, None) for name in HEAD_NORMS]
+    if of_heads != [None, None]:
+        norms += of_heads
+    is_known = (
+        all(type(linear) is nn.Linear for linear in linears)
+        and len({linear.bias is None for linear in linears[:3]}) == 1
+        and all(linear.bias is None for linear in linears[3:])
+        and all(isinstance(getattr(norm, "variance_epsilon", None), float) for norm in norms)
+        and ROTATION in getattr(unwrap(type(attention).forward), "__globals__", {})
+    )
+    return [attention, mlp, *linears, *norms] if is_known else []
 
 
 def _agrees(layer: nn.Module) -> bool:
     """Whether a layer answers as its parts do, with the same gradients of its input and all its weights: all of it, some
     tokens of it, and tokens that are the same."""
     try:
-        return all(_agrees_on(layer, *case) for case in ((None, None), (TRIED, None), (None, 0)))
+        return all(_agrees_on(layer, *case) for case in ((None, None), (TRIED, None), (None, 3)))
     except Exception:  # a layer of another kind, whatever it does with the trial's arguments
         return False
 
 
 def _agrees_on(layer: nn.Module, read: tuple[int, ...] | None, same: int | None) -> bool:
-    width, size = layer.self_attn.q_proj.in_features, layer.self_attn.head_dim
-    generator = torch.Generator().manual_seed(0)
-    ids_T = torch.arange(TOKENS) % 3
-    table = torch.randn((TOKENS, width), generator=generator, requires_grad=True)
-    angles = torch.randn((1, TOKENS, size // 2), generator=generator).repeat(1, 1, 2)
-    rotation = (angles.cos(), angles.sin())
+    table_UW, rotation, factors_TW = _drawn(layer)
+    ids_T = torch.arange(TOKENS) if same is None else torch.arange(TOKENS) % same
     read_R = torch.arange(TOKENS) if read is None else torch.tensor(read)
-    factors = torch.randn((len(read_R), width), generator=generator)
+    some_R = None if read is None else read_R
     weights = [weight for weight in layer.parameters() if weight.requires_grad]
 
-    def answer(of: Any) -> list[Tensor]:
-        states_TW = table[ids_T] if same is not None else table
-        out_RW = of(states_TW)
-        made = torch.autograd.grad((out_RW * factors).sum(), [table, *weights])
-        return [out_RW.detach(), *made]
+    def answer(of: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        out_RW = of(table_UW[ids_T])
+        total = (out_RW * factors_TW[read_R]).sum()
+        return [out_RW.detach(), *torch.autograd.grad(total, [table_UW, *weights])]
 
-    def whole(states_TW: Tensor) -> Tensor:
+    def by_parts(states_TW: Tensor) -> Tensor:
         out = layer(states_TW[None], attention_mask=None, position_embeddings=rotation)
         return out[0, read_R]
 
     def by_steps(states_TW: Tensor) -> Tensor:
         ids = None if same is None else ids_T
-        some = None if read is None else read_R
-        return fused(layer, states_TW, rotation, (Part(0, TOKENS),), some, ids)
+        return fused(layer, states_TW, rotation, (Part(0, TOKENS),), some_R, ids)
 
     with torch.enable_grad():
-        pairs = zip(answer(by_steps), answer(whole), strict=True)
+        pairs = zip(answer(by_steps), answer(by_parts), strict=True)
         return all(is_close(one, other) for one, other in pairs)
+
+
+def _drawn(layer: nn.Module) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
+    """Embeddings of a few tokens [U, W], a rotation of each place, and what the answers are weighted by [T, W]."""
+    width = layer.self_attn.q_proj.in_features
+    generator = torch.Generator().manual_seed(0)
+    table_UW, factors_TW = torch.randn((2, TOKENS, width), generator=generator).unbind()
+    half = layer.self_attn.head_dim // 2
+    angles = torch.randn((1, TOKENS, half), generator=generator).repeat(1, 1, 2)
+    return table_UW.requires_grad_(), (angles.cos(), angles.sin()), factors_TW
