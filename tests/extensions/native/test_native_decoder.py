@@ -126,8 +126,8 @@ def test_a_token_that_stands_many_times_is_computed_once(kind, monkeypatch):
 def test_control_other_tokens_taken_for_the_same_are_noticed(monkeypatch):
     model = native(KINDS["qwen3"])
     right, _ = answer(model)
-    real = decoder.Same.of
-    monkeypatch.setattr(decoder.Same, "of", lambda ids: real(ids // 2))
+    real = decoder.TokenRows.of
+    monkeypatch.setattr(decoder.TokenRows, "of", lambda ids: real(ids // 2))
     assert apart(answer(model)[0], right) > 0.01
 
 
@@ -147,16 +147,16 @@ def test_threads_change_no_bit():
         """Products by torch may be shared out otherwise; what the kernel makes of the same numbers is not."""
         torch.set_num_threads(threads)
         torch.manual_seed(0)
-        shape = decoder.Shape(12, 0.3, 1e-6, 1e-6)
+        shape = decoder.LayerShape(12, 0.3, 1e-6, 1e-6)
         layout = decoder.PassLayout.of(PARTS, torch.arange(260))
-        same = decoder.Same.of(MANY_TIMES[0])
+        same = decoder.TokenRows.of(MANY_TIMES[0])
         cosine, sine = torch.randn(2, 260, 12).unbind()
         grad, states = torch.randn(2, 260, 48).unbind()
         norm = torch.randn(12)
         made = []
         for where in (
-            decoder.Where(layout, cosine, sine),
-            decoder.Where(layout, cosine, sine, None, same),
+            decoder.AttentionPass(layout, cosine, sine),
+            decoder.AttentionPass(layout, cosine, sine, None, same),
         ):
             rows = states if where.same is None else states[same.first_U]
             of_rows = torch.empty_like(rows)
@@ -211,7 +211,7 @@ def test_a_layer_of_another_kind_is_left_to_its_parts(config):
     model = new_model(config)
     layers.native_layers(model)
     assert not any(hasattr(layer, "by_parts") for layer in model.model.layers)
-    assert type(model.get_input_embeddings()) is not decoder.TellingEmbedding
+    assert type(model.get_input_embeddings()) is not decoder.NativeEmbedding
 
 
 @pytest.mark.parametrize("step", ["_Attention", "_Gated"])

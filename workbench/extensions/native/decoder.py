@@ -50,11 +50,11 @@ def fuse_layers(model: nn.Module) -> int:
         layer.__class__ = _fused_class(type(layer))
     embedding = model.get_input_embeddings() if fused else None
     if type(embedding) is nn.Embedding:
-        embedding.__class__ = TellingEmbedding
+        embedding.__class__ = NativeEmbedding
     return len(fused)
 
 
-class TellingEmbedding(nn.Embedding):
+class NativeEmbedding(nn.Embedding):
     """Says of its answer which tokens it is of, until somebody writes into it."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def tokens_of(states: Tensor) -> Tensor | None:
     return ids if version == states._version else None
 
 
-class Same(NamedTuple):
+class TokenRows(NamedTuple):
     """Which tokens are the same. `first_U`: where each different one stands first; `row_T`: which of them a token is;
     `token_T` and `begin_U1`: the tokens of each, one after the other."""
 
@@ -79,14 +79,14 @@ class Same(NamedTuple):
     begin_U1: Tensor
 
     @classmethod
-    def of(cls, ids_T: Tensor) -> Same:
+    def of(cls, ids_T: Tensor) -> TokenRows:
         different_U, row_T = ids_T.unique(return_inverse=True)
         token_T = row_T.argsort(stable=True)
         begin_U1 = torch.searchsorted(row_T[token_T], torch.arange(len(different_U) + 1))
         return cls(token_T[begin_U1[:-1]], row_T, token_T, begin_U1)
 
 
-class Where(NamedTuple):
+class AttentionPass(NamedTuple):
     """Which tokens a step of attention is of. `read_R`: whose answers are computed (None: all); `same`: None where they
     are taken one by one."""
 
@@ -94,7 +94,7 @@ class Where(NamedTuple):
     cosine_TD: Tensor
     sine_TD: Tensor
     read_R: Tensor | None = None
-    same: Same | None = None
+    same: TokenRows | None = None
 
     def different(self, x_TW: Tensor) -> Tensor:
         """The rows that are projected [U, W]."""
@@ -110,7 +110,7 @@ class Where(NamedTuple):
         return self.read(self.cosine_TD), self.read(self.sine_TD)
 
 
-class Shape(NamedTuple):
+class LayerShape(NamedTuple):
     """Sizes and numbers of a layer that are no weights."""
 
     size: int  # of a head
@@ -177,10 +177,10 @@ def fused(
     else, and its gradient is asked for by token and not by place."""
     place_R = torch.arange(len(hidden_TW)) if read_R is None else read_R
     cosine, sine = (part.squeeze(0).contiguous() for part in rotation)
-    same = None if ids is None else Same.of(ids.flatten())
+    same = None if ids is None else TokenRows.of(ids.flatten())
     if same is not None and len(same.first_U) * REPEATED > len(hidden_TW):
         same = None
-    where = Where(PassLayout.of(parts, place_R), cosine, sine, read_R, same)
+    where = AttentionPass(PassLayout.of(parts, place_R), cosine, sine, read_R, same)
     hidden_RW = _Attention.apply(hidden_TW, where, *_of_attention(layer))
     norm = layer.post_attention_layernorm
     weights = (getattr(layer.mlp, name).weight for name in GATED_PARTS)
@@ -192,7 +192,7 @@ def _of_attention(layer: nn.Module) -> tuple[Any, ...]:
     attention = layer.self_attn
     inputs = [getattr(attention, name) for name in ATTENTION_PARTS[:3]]
     norms = [getattr(attention, name, None) for name in HEAD_NORMS]
-    shape = Shape(
+    shape = LayerShape(
         attention.head_dim,
         attention.scaling,
         layer.input_layernorm.variance_epsilon,
@@ -256,7 +256,10 @@ def _mixed(answer: Sequence[Tensor]) -> Tensor:
 
 
 def _projected(
-    normed_UW: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], where: Where
+    normed_UW: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor | None],
+    where: AttentionPass,
 ) -> tuple[Tensor, ...]:
     """Queries of what is read, keys and values [rows, heads * D]."""
     widths = [len(weight) for weight in weights]
@@ -266,7 +269,7 @@ def _projected(
     return of_queries, *_product(normed_UW, weights[1:], biases[1:]).split(widths[1:], 1)
 
 
-def _room_for(made: Sequence[Tensor], where: Where) -> tuple[Tensor, tuple[Tensor, ...]]:
+def _room_for(made: Sequence[Tensor], where: AttentionPass) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Arrays for the gradients of what `_projected` made, those of one product side by side: them, and each."""
     widths = [part.shape[1] for part in made]
     if where.read_R is None:
@@ -304,7 +307,7 @@ def _attention_back(
 
 
 def _projected_back(
-    joined: Tensor, of_made: Sequence[Tensor], weights: Sequence[Tensor], where: Where
+    joined: Tensor, of_made: Sequence[Tensor], weights: Sequence[Tensor], where: AttentionPass
 ) -> Tensor:
     """The gradient of what `_projected` was given."""
     if where.read_R is None:
@@ -317,7 +320,7 @@ def _of_projections(
     joined: Tensor,
     of_made: Sequence[Tensor],
     normed: Tensor,
-    where: Where,
+    where: AttentionPass,
     needed: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
     """The gradients of the weights of queries, keys and values."""
@@ -329,7 +332,7 @@ def _of_projections(
 
 
 def _with_residual(
-    where: Where, x: Tensor, norm: Tensor, inverse: Tensor, of_normed: Tensor, grad: Tensor
+    where: AttentionPass, x: Tensor, norm: Tensor, inverse: Tensor, of_normed: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradients of x, by the norm and around it, and of the norm's weight."""
     is_whole = where.same is None and where.read_R is None
@@ -416,7 +419,7 @@ def _normed_back(
 
 
 def _heads(
-    states: Tensor, norm: Tensor | None, shape: Shape, rotation: tuple[Tensor, Tensor] | None
+    states: Tensor, norm: Tensor | None, shape: LayerShape, rotation: tuple[Tensor, Tensor] | None
 ) -> Heads:
     cosine, sine = (None, None) if rotation is None else addresses(*rotation)
     return Heads(
@@ -432,7 +435,12 @@ def _heads(
 
 
 def _turned(
-    states: Tensor, norm: Tensor | None, shape: Shape, where: Where, *, of_read: bool = False
+    states: Tensor,
+    norm: Tensor | None,
+    shape: LayerShape,
+    where: AttentionPass,
+    *,
+    of_read: bool = False,
 ) -> Tensor:
     """Queries or keys of each token, normed where there is a norm, and rotated."""
     rotation = where.rotation(of_read)
@@ -449,8 +457,8 @@ def _turned_back(
     states: Tensor,
     of_states: Tensor,
     norm: Tensor | None,
-    shape: Shape,
-    where: Where,
+    shape: LayerShape,
+    where: AttentionPass,
     *,
     of_read: bool = False,
 ) -> Tensor | None:
@@ -462,13 +470,13 @@ def _turned_back(
     return of_norm
 
 
-def _summed(grad: Tensor, of_states: Tensor, shape: Shape, same: Same) -> None:
+def _summed(grad: Tensor, of_states: Tensor, shape: LayerShape, same: TokenRows) -> None:
     """Fill the gradients of each different token's values."""
     _heads_back(_heads(of_states, None, shape, None), grad, of_states, same, None)
 
 
 def _heads_back(
-    heads: Heads, grad: Tensor, of_states: Tensor, same: Same | None, of_norm: Tensor | None
+    heads: Heads, grad: Tensor, of_states: Tensor, same: TokenRows | None, of_norm: Tensor | None
 ) -> None:
     token, begin = (None, None) if same is None else addresses(same.token_T, same.begin_U1)
     layer_kernel().heads_backward(
