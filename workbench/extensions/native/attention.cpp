@@ -3,7 +3,8 @@
 // softmax(scale * q k^T) v for every token that is asked for, over its part's prefix and its own part up to itself. A block of queries (the
 // heads that share a key are further queries of it) goes over its keys a tile at a time; of the scores no more than one
 // tile is ever there. The forward pass keeps the logarithm of each row's sum, and the backward pass makes the weights from it
-// again.
+// again. Scores and logarithms are those of base 2, which a processor raises to powers of in fewer steps: queries come
+// times log2(e), and the gradient of keys, which is made of queries, goes times its inverse.
 //
 // Threads share out whole blocks (forward) and, of each key head, whole trees of sequences (backward): the order of
 // every sum is the same whatever their number.
@@ -13,7 +14,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "threads.h"
@@ -21,6 +24,7 @@
 
 constexpr int64_t ROWS = 96;  // queries of a block: a multiple of what any stripe has
 constexpr int64_t TILE = 64;  // keys of a tile
+constexpr float LOG2_E = 1.44269504088896341f;
 
 // ------------------------------------------------------------------------------------------ what Python hands over
 
@@ -46,7 +50,7 @@ struct Work {
   const int64_t* tree;   // [trees + 1]: the first part of each; what different trees look at is disjoint
   const int64_t* place;  // [Q]: which token a query is; they ascend within a part
   States query, key, value, out;
-  float* log_sum;  // [H, Q]: logarithm of the sum of a row's exponentials
+  float* log_sum;  // [H, Q]: logarithm of the sum of a row's exponentials, of base 2
   States grad_out, grad_query, grad_key, grad_value;
 };
 }
@@ -146,27 +150,45 @@ struct Rows {
   }
 };
 
-// The same the other way round [padded, across].
-struct Columns {
-  int64_t padded, across;
-  Room room;
-  float* numbers;
+// The same the other way round, tile by tile [padded, TILE]: side by side, so that no load crosses two lines. Tiles begin
+// where a part or a prefix does, so that what looks at them need not copy them.
+struct Tiles {
+  int64_t padded;
+  std::map<std::pair<int64_t, int64_t>, int64_t> first;  // (start, stop): the first of a stretch's tiles
+  std::unique_ptr<Room> room;
 
-  Columns(const States& states, int64_t head, int64_t tokens, int64_t size)
-      : padded(rounded(size)),
-        across(rounded(tokens) + 17 * WIDTH),  // not a power of two: the processor's memory would share places
-        room(padded * across),
-        numbers(room.numbers) {
-    for (int64_t t = 0; t < rounded(tokens); t += WIDTH)
+  Tiles(const Work& work, const States& states, int64_t head, int64_t size)
+      : padded(rounded(size)) {
+    int64_t tiles = 0;
+    const auto add = [&](int64_t start, int64_t stop) {
+      if (start < stop && first.emplace(std::make_pair(start, stop), tiles).second)
+        tiles += (stop - start + TILE - 1) / TILE;
+    };
+    for (int64_t p = 0; p < work.parts; p++) {
+      add(work.part[p].start, work.part[p].stop);
+      add(work.part[p].prefix_start, work.part[p].prefix_stop);
+    }
+    room = std::make_unique<Room>(tiles * padded * TILE);
+    for (const auto& [stretch, tile] : first)
+      fill(states, head, size, stretch.first, stretch.second, tile);
+  }
+
+  void fill(const States& states, int64_t head, int64_t size, int64_t start, int64_t stop,
+            int64_t tile) {
+    for (int64_t t = start; t < stop; t += WIDTH)
       for (int64_t d = 0; d < padded; d += WIDTH) {
         Vector square[WIDTH] = {};
-        for (int64_t i = t; i < std::min(tokens, t + WIDTH); i++)
+        for (int64_t i = t; i < std::min(stop, t + WIDTH); i++)
           square[i - t] = some(states.of(head, i), d, size);
         transpose(square);
-        for (int64_t i = 0; i < WIDTH; i++) store(numbers + (d + i) * across + t, square[i]);
+        float* to = room->numbers + (tile + (t - start) / TILE) * padded * TILE + d * TILE;
+        for (int64_t i = 0; i < WIDTH; i++) store(to + i * TILE + (t - start) % TILE, square[i]);
       }
-    for (int64_t d = 0; d < padded; d++)
-      std::fill_n(numbers + d * across + rounded(tokens), 17 * WIDTH, 0.0f);
+  }
+
+  // That of a stretch which begins with this key.
+  const float* of(int64_t start, int64_t stop, int64_t key) const {
+    return room->numbers + (first.at({start, stop}) + (key - start) / TILE) * padded * TILE;
   }
 };
 
@@ -200,6 +222,13 @@ struct Block {
       for (int64_t d = 0; d < size; d++) to[d] = from[d] * factor;
       std::fill(to + size, to + padded, 0.0f);
     }
+  }
+
+  // The tile of one of `tiles`' stretches, of this block's, that begins with a key.
+  const float* tile(const Tiles& tiles, int64_t key) const {
+    const bool own = key >= part.start && key < part.stop;
+    return own ? tiles.of(part.start, part.stop, key)
+               : tiles.of(part.prefix_start, part.prefix_stop, key);
   }
 
   // task(first key, keys, first row that sees any of them) for every tile that the block sees
@@ -241,42 +270,33 @@ static int64_t queries_of_block(const Work& work) {
   return std::max<int64_t>(1, ROWS * work.key_heads / work.heads);
 }
 
-// The numbers of a tile's tokens, the other way round [padded, TILE]: side by side, so that no load crosses two lines.
-static void copy_tile(const Columns& states, int64_t key, int64_t columns, float* to) {
-  for (int64_t d = 0; d < states.padded; d++)
-    std::memcpy(to + d * TILE, states.numbers + d * states.across + key,
-                columns * sizeof(float));
-}
-
 // Scores of a tile, of the rows that see any of it; minus infinity where a row does not see a key.
-static void scores_of(const Block& block, const float* query, const Columns& keys, int64_t key,
-                      int64_t count, int64_t row, float* tile, float* scores) {
-  const int64_t columns = rounded(count);
-  copy_tile(keys, key, columns, tile);
-  product({query + row * keys.padded, keys.padded, 1}, tile, TILE, scores + row * TILE, TILE, block.rows() - row, columns, keys.padded, How::set);
+static void scores_of(const Block& block, const float* query, const Tiles& keys, int64_t key,
+                      int64_t count, int64_t row, float* scores) {
+  product({query + row * keys.padded, keys.padded, 1}, block.tile(keys, key), TILE,
+          scores + row * TILE, TILE, block.rows() - row, rounded(count), keys.padded, How::set);
   block.hide(scores, key, count, row, -INFINITY);
 }
 
 // ------------------------------------------------------------------------------------------ forward
 
-static void attend(const Block& block, const Columns& keys, const Rows& values) {
+static void attend(const Block& block, const Tiles& keys, const Rows& values) {
   const Work& work = block.work;
   const int64_t rows = block.rows();
   const int64_t wide = values.padded;
-  Room room(keys.padded * TILE + rows * (keys.padded + TILE + wide + WIDTH + 1));
-  float* tile = room.numbers;
-  float* query = tile + keys.padded * TILE;
+  Room room(rows * (keys.padded + TILE + wide + WIDTH + 1));
+  float* query = room.numbers;
   float* scores = query + rows * keys.padded;
   float* mixed = scores + rows * TILE;
   float* sums = mixed + rows * wide;  // by lane of a vector
   float* most = sums + rows * WIDTH;
-  block.gather(work.query, work.size, work.scale, query);
+  block.gather(work.query, work.size, work.scale * LOG2_E, query);
   std::fill(mixed, mixed + rows * wide, 0.0f);
   std::fill(sums, sums + rows * WIDTH, 0.0f);
   std::fill(most, most + rows, -INFINITY);
   block.tiles([&](int64_t key, int64_t count, int64_t first) {
     const int64_t columns = rounded(count);
-    scores_of(block, query, keys, key, count, first, tile, scores);
+    scores_of(block, query, keys, key, count, first, scores);
     for (int64_t row = first; row < rows; row++) {
       float* own = scores + row * TILE;
       Vector high = load(own);
@@ -287,14 +307,14 @@ static void attend(const Block& block, const Columns& keys, const Rows& values) 
       const float largest = largest_of(high);
       Vector sum = load(sums + row * WIDTH);
       if (largest > most[row]) {
-        const Vector factor = exponential_of_small(all(most[row] - largest));
+        const Vector factor = power_of_two(all(most[row] - largest));
         most[row] = largest;
         sum *= factor;
         for (int64_t e = 0; e < wide; e += WIDTH)
           store(mixed + row * wide + e, load(mixed + row * wide + e) * factor);
       }
       for (int64_t i = 0; i < columns; i += WIDTH) {
-        const Vector weight = exponential_of_small(load(own + i) - most[row]);
+        const Vector weight = power_of_two(load(own + i) - most[row]);
         store(own + i, weight);
         sum += weight;
       }
@@ -308,29 +328,28 @@ static void attend(const Block& block, const Columns& keys, const Rows& values) 
     const float sum = sum_of(load(sums + row * WIDTH));
     float* out = block.of(work.out, row);
     for (int64_t e = 0; e < work.value_size; e++) out[e] = mixed[row * wide + e] / sum;
-    block.log_sum(row) = most[row] + std::log(sum);
+    block.log_sum(row) = most[row] + std::log2(sum);
   }
 }
 
 // ------------------------------------------------------------------------------------------ backward
 
 // The gradients of a block's queries; what it adds to those of its keys and values is added.
-static void attend_back(const Block& block, const Columns& keys, const Rows& key_rows,
-                        const Columns& values, float* grad_keys, float* grad_values) {
+static void attend_back(const Block& block, const Tiles& keys, const Rows& key_rows,
+                        const Tiles& values, float* grad_keys, float* grad_values) {
   const Work& work = block.work;
   const int64_t rows = block.rows();
   const int64_t size = keys.padded;
   const int64_t wide = values.padded;
-  Room room(std::max(size, wide) * TILE + rows * (2 * size + wide + 2 * TILE + 2));
-  float* tile = room.numbers;
-  float* query = tile + std::max(size, wide) * TILE;
+  Room room(rows * (2 * size + wide + 2 * TILE + 2));
+  float* query = room.numbers;
   float* grad_query = query + rows * size;
   float* grad = grad_query + rows * size;
   float* weights = grad + rows * wide;
   float* grad_weights = weights + rows * TILE;
   float* common = grad_weights + rows * TILE;
   float* log_sums = common + rows;
-  block.gather(work.query, work.size, work.scale, query);
+  block.gather(work.query, work.size, work.scale * LOG2_E, query);
   block.gather(work.grad_out, work.value_size, 1.0f, grad);
   std::fill(grad_query, grad_query + rows * size, 0.0f);
   for (int64_t row = 0; row < rows; row++) {
@@ -344,15 +363,14 @@ static void attend_back(const Block& block, const Columns& keys, const Rows& key
   block.tiles([&](int64_t key, int64_t count, int64_t first) {
     const int64_t columns = rounded(count);
     const int64_t left = rows - first;
-    scores_of(block, query, keys, key, count, first, tile, weights);
-    copy_tile(values, key, columns, tile);
-    product({grad + first * wide, wide, 1}, tile, TILE, grad_weights + first * TILE, TILE, left,
-            columns, wide, How::set);
+    scores_of(block, query, keys, key, count, first, weights);
+    product({grad + first * wide, wide, 1}, block.tile(values, key), TILE,
+            grad_weights + first * TILE, TILE, left, columns, wide, How::set);
     for (int64_t row = first; row < rows; row++)
       for (int64_t i = 0; i < columns; i += WIDTH) {
         float* own = weights + row * TILE + i;
         float* other = grad_weights + row * TILE + i;
-        const Vector weight = exponential_of_small(load(own) - log_sums[row]);
+        const Vector weight = power_of_two(load(own) - log_sums[row]);
         store(own, weight);
         store(other, weight * (load(other) - common[row]));
       }
@@ -371,29 +389,39 @@ static void attend_back(const Block& block, const Columns& keys, const Rows& key
   }
 }
 
-static void scatter(const float* from, int64_t head, int64_t tokens, int64_t size,
+static void scatter(const float* from, float factor, int64_t head, int64_t tokens, int64_t size,
                     const States& to) {
-  for (int64_t t = 0; t < tokens; t++)
-    std::memcpy(to.numbers + head * to.head + t * to.token, from + t * rounded(size),
-                size * sizeof(float));
+  for (int64_t t = 0; t < tokens; t++, from += rounded(size)) {
+    float* own = to.of(head, t);
+    for (int64_t d = 0; d < size; d++) own[d] = from[d] * factor;
+  }
 }
 
 // ------------------------------------------------------------------------------------------ the passes
 
-template <typename Kind>
-static std::vector<std::unique_ptr<Kind>> heads_of(const Work& work, const States& states,
-                                                   int64_t size) {
+template <typename Kind, typename Make>
+static std::vector<std::unique_ptr<Kind>> heads_of(const Work& work, Make make) {
   std::vector<std::unique_ptr<Kind>> heads(work.key_heads);
-  share_out(work.key_heads, work.threads, [&](int64_t head) {
-    heads[head] = std::make_unique<Kind>(states, head, work.tokens, size);
-  });
+  share_out(work.key_heads, work.threads, [&](int64_t head) { heads[head] = make(head); });
   return heads;
+}
+
+static auto rows_of(const Work& work, const States& states, int64_t size) {
+  return heads_of<Rows>(work, [&](int64_t head) {
+    return std::make_unique<Rows>(states, head, work.tokens, size);
+  });
+}
+
+static auto tiles_of(const Work& work, const States& states, int64_t size) {
+  return heads_of<Tiles>(work, [&](int64_t head) {
+    return std::make_unique<Tiles>(work, states, head, size);
+  });
 }
 
 extern "C" void attention_forward(const Work* of) {
   const Work& work = *of;
-  const auto keys = heads_of<Columns>(work, work.key, work.size);
-  const auto values = heads_of<Rows>(work, work.value, work.value_size);
+  const auto keys = tiles_of(work, work.key, work.size);
+  const auto values = rows_of(work, work.value, work.value_size);
   const int64_t queries = queries_of_block(work);
   std::vector<Block> blocks;
   for (int64_t head = 0; head < work.key_heads; head++)
@@ -410,9 +438,9 @@ extern "C" void attention_forward(const Work* of) {
 
 extern "C" void attention_backward(const Work* of) {
   const Work& work = *of;
-  const auto keys = heads_of<Columns>(work, work.key, work.size);
-  const auto key_rows = heads_of<Rows>(work, work.key, work.size);
-  const auto values = heads_of<Columns>(work, work.value, work.value_size);
+  const auto keys = tiles_of(work, work.key, work.size);
+  const auto key_rows = rows_of(work, work.key, work.size);
+  const auto values = tiles_of(work, work.value, work.value_size);
   const int64_t queries = queries_of_block(work);
   const int64_t of_keys = work.tokens * rounded(work.size);
   const int64_t of_values = work.tokens * rounded(work.value_size);
@@ -433,8 +461,9 @@ extern "C" void attention_backward(const Work* of) {
     }
   });
   share_out(work.key_heads, work.threads, [&](int64_t head) {
-    scatter(grad_keys.numbers + head * of_keys, head, work.tokens, work.size, work.grad_key);
-    scatter(grad_values.numbers + head * of_values, head, work.tokens, work.value_size,
+    scatter(grad_keys.numbers + head * of_keys, 1 / LOG2_E, head, work.tokens, work.size,
+            work.grad_key);
+    scatter(grad_values.numbers + head * of_values, 1.0f, head, work.tokens, work.value_size,
             work.grad_value);
   });
 }

@@ -42,12 +42,18 @@ def narrow_last_layer(model: nn.Module) -> bool:
 
 def _last_layer(model: nn.Module) -> nn.Module | None:
     """The last of the one list of decoder layers; None: there is no such list, or more than one."""
+    layers = decoder_layers(model)
+    return layers[-1] if layers else None
+
+
+def decoder_layers(model: nn.Module) -> list[nn.Module]:
+    """The one list of decoder layers; none where there is no such list, or more than one."""
     lists = [
         module
         for name, module in model.named_modules()
         if name.rpartition(".")[2] == "layers" and isinstance(module, nn.ModuleList) and len(module)
     ]
-    return lists[0][-1] if len(lists) == 1 else None
+    return list(lists[0]) if len(lists) == 1 else []
 
 
 def _is_known(layer: nn.Module) -> bool:
@@ -68,14 +74,15 @@ def _narrow_class(its_class: type[nn.Module]) -> type[nn.Module]:
 
 def _forward(self, hidden_states: Tensor, *args: Any, **others: Any) -> Any:
     now = running_pass()
-    if not _can_narrow(self, now, hidden_states, others):
+    if not can_narrow(self, now, hidden_states, others):
         return self.whole(hidden_states, *args, **others)
     return narrow(self, hidden_states, others["position_embeddings"], now)
 
 
-def _can_narrow(
+def can_narrow(
     layer: nn.Module, now: RunningPass, hidden_states: Tensor, others: Mapping[str, Any]
 ) -> bool:
+    """Whether a decoder layer is called in a packed pass whose attention is the kernel's, and some of its answer is read."""
     return (
         now.parts is not None
         and now.read_M is not None

@@ -10,7 +10,6 @@ Axis letters: T tokens · H heads · D head size · W width of a row.
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import CDLL, c_float, c_int64, c_void_p
 from functools import cache
 from inspect import unwrap
 from types import FunctionType
@@ -18,8 +17,10 @@ from types import FunctionType
 import torch
 from torch import Tensor, nn
 
-from workbench.extensions.native.kernel import LAYERS, addresses, kernel
+from workbench.extensions.native.decoder import fuse_layers
+from workbench.extensions.native.kernel import addresses
 from workbench.extensions.native.last_layer import ROTATION, narrow_last_layer
+from workbench.extensions.native.layer_kernel import layer_kernel
 from workbench.extensions.native.scores import score_by_kernel
 from workbench.extensions.native.trials import is_close
 from workbench.values.errors import EngineError, LearnerError
@@ -38,7 +39,7 @@ def native_layers(model: nn.Module) -> None:
             f"learner.layers = 'native' is a kernel for CPUs and the model is on {device!r}; set learner.layers = 'torch'"
         )
     try:
-        _kernel()
+        layer_kernel()
     except EngineError as error:
         raise LearnerError(
             f"learner.layers = 'native' cannot be used here: {error}. {TORCH}"
@@ -54,6 +55,7 @@ def native_layers(model: nn.Module) -> None:
             "in llama and qwen models; set learner.layers = 'torch'"
         )
     narrow_last_layer(model)
+    fuse_layers(model)
     score_by_kernel(model)
     apart = _apart(before, _answer(model))
     if apart > MODEL_TOLERANCE:
@@ -223,7 +225,7 @@ class _Norm(torch.autograd.Function):
         width = x.shape[-1]
         rows = x.numel() // width
         inverse = torch.empty(rows)
-        _kernel().norm_forward(
+        layer_kernel().norm_forward(
             *addresses(x, weight, out, inverse), rows, width, epsilon, _threads()
         )
         ctx.save_for_backward(x, weight, inverse)
@@ -236,8 +238,9 @@ class _Norm(torch.autograd.Function):
         grad = grad.contiguous()
         grad_x = torch.empty_like(x)
         grad_weight = torch.empty_like(weight)
-        numbers = addresses(x, weight, inverse, grad, grad_x, grad_weight)
-        _kernel().norm_backward(*numbers, len(inverse), x.shape[-1], _threads())
+        came = addresses(x, weight, inverse, grad)
+        made = addresses(grad_x, grad_weight)
+        layer_kernel().norm_backward(*came, None, *made, len(inverse), x.shape[-1], _threads())
         return grad_x, grad_weight, None
 
 
@@ -247,7 +250,7 @@ class _Gate(torch.autograd.Function):
         gate = gate.contiguous()
         up = up.contiguous()
         out = torch.empty_like(gate)
-        _kernel().gate_forward(*addresses(gate, up, out), *_rows(gate), _threads())
+        layer_kernel().gate_forward(*addresses(gate, up, out), *_rows(gate), _threads())
         ctx.save_for_backward(gate, up)
         return out
 
@@ -257,7 +260,7 @@ class _Gate(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         grad = grad.contiguous()
         made = (torch.empty_like(gate), torch.empty_like(gate))
-        _kernel().gate_backward(*addresses(gate, up, grad, *made), *_rows(gate), _threads())
+        layer_kernel().gate_backward(*addresses(gate, up, grad, *made), *_rows(gate), _threads())
         return made
 
 
@@ -282,31 +285,15 @@ def _rotated(states: Tensor, cosine: Tensor, sine: Tensor, *, back: bool) -> Ten
     out = out if out.stride(3) == 1 else torch.empty(states.shape)
     strides = (*states.stride()[1:3], *out.stride()[1:3])
     numbers = addresses(states, out, cosine, sine)
-    _kernel().rotate(*numbers, heads, tokens, size, *strides, int(back), _threads())
+    layer_kernel().rotate(*numbers, heads, tokens, size, *strides, int(back), _threads())
     return out
 
 
-def _rows(states: Tensor) -> tuple[int, int]:
+def _rows(states: Tensor) -> tuple[int, int, int]:
+    """How many rows, how wide, and how far from one to the next."""
     width = states.shape[-1]
-    return states.numel() // width, width
+    return states.numel() // width, width, width
 
 
 def _threads() -> int:
     return torch.get_num_threads()
-
-
-def _kernel() -> CDLL:
-    return _with_types(kernel(LAYERS))
-
-
-@cache
-def _with_types(built: CDLL) -> CDLL:
-    for name, arrays, counts in (
-        ("norm_backward", 6, 3),
-        ("gate_forward", 3, 3),
-        ("gate_backward", 5, 3),
-        ("rotate", 4, 9),
-    ):
-        getattr(built, name).argtypes = [c_void_p] * arrays + [c_int64] * counts
-    built.norm_forward.argtypes = [c_void_p] * 4 + [c_int64, c_int64, c_float, c_int64]
-    return built

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from ctypes import Structure, byref, c_float, c_int64, c_void_p
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -86,39 +87,71 @@ def attention_of(
     return _NativeAttention.apply(query_HQD, key_KTD, value_KTE, tuple(parts), scale, place_Q)
 
 
+class PassLayout(NamedTuple):
+    """Which tokens of a pass look at which, as the kernel reads it: parts [P, 6], tree by tree; the first part of each tree;
+    which tokens the queries are [Q]."""
+
+    parts: Tensor
+    trees: Tensor
+    place_Q: Tensor
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], place_Q: Tensor) -> PassLayout:
+        ordered, trees = _trees(tuple(parts))
+        queries = torch.searchsorted(place_Q, ordered[:, :2].contiguous())
+        return cls(torch.cat([ordered, queries], 1), trees, place_Q)
+
+
 class _NativeAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, query, key, value, parts, scale, place):
         ctx.scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-        ordered, ctx.trees = _trees(parts)
-        ctx.parts = torch.cat([ordered, torch.searchsorted(place, ordered[:, :2].contiguous())], 1)
-        ctx.place = place
+        ctx.layout = PassLayout.of(parts, place)
         ctx.dtypes = (query.dtype, key.dtype, value.dtype)
         inputs = [_laid_out(states) for states in (query, key, value)]
-        # Token by token, as the matrix behind it reads it.
-        shape = (query.shape[1], query.shape[0], value.shape[2])
-        out = _zeros_where_needed(ctx.parts, torch.empty(shape)).transpose(0, 1)
-        log_sums = torch.zeros(query.shape[:2])
-        work = _work(ctx, *inputs, out, log_sums)
-        kernel(ATTENTION).attention_forward(byref(work))
+        out, log_sums = attend(*inputs, ctx.layout, ctx.scale)
         ctx.save_for_backward(*inputs, out, log_sums)
         return out.to(ctx.dtypes[0])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        query, key, value, out, log_sums = ctx.saved_tensors
-        grad = _laid_out(grad)
-        gradients = [torch.empty_like(states) for states in (query, key, value)]
-        _zeros_where_needed(ctx.parts, gradients[0].transpose(0, 1))
-        work = _work(ctx, query, key, value, out, log_sums)
-        work.grad_out = _states(grad)
-        work.grad_query, work.grad_key, work.grad_value = map(_states, gradients)
-        kernel(ATTENTION).attention_backward(byref(work))
+        inputs = ctx.saved_tensors
+        gradients = [torch.empty_like(states) for states in inputs[:3]]
+        attend_back(inputs, _laid_out(grad), gradients, ctx.layout, ctx.scale)
         return *(made.to(dtype) for made, dtype in zip(gradients, ctx.dtypes)), None, None, None
 
 
-def _work(ctx, query, key, value, out, log_sums) -> PackedPass:
+def attend(
+    query_HQD: Tensor, key_KTD: Tensor, value_KTE: Tensor, layout: PassLayout, scale: float
+) -> tuple[Tensor, Tensor]:
+    """What each query reads [H, Q, E], and the logarithms that its way back needs [H, Q]. Float32, the numbers of a head
+    side by side."""
+    # Token by token, as the matrix behind it reads it.
+    shape = (query_HQD.shape[1], query_HQD.shape[0], value_KTE.shape[2])
+    out = _zeros_where_needed(layout.parts, torch.empty(shape)).transpose(0, 1)
+    log_sums = torch.zeros(query_HQD.shape[:2])
+    work = _work(layout, scale, query_HQD, key_KTD, value_KTE, out, log_sums)
+    kernel(ATTENTION).attention_forward(byref(work))
+    return out, log_sums
+
+
+def attend_back(
+    answer: Sequence[Tensor],
+    grad_HQE: Tensor,
+    gradients: Sequence[Tensor],
+    layout: PassLayout,
+    scale: float,
+) -> None:
+    """Fill the gradients of query, key and value. `answer`: these three and what `attend` made of them."""
+    _zeros_where_needed(layout.parts, gradients[0].transpose(0, 1))
+    work = _work(layout, scale, *answer)
+    work.grad_out = _states(grad_HQE)
+    work.grad_query, work.grad_key, work.grad_value = map(_states, gradients)
+    kernel(ATTENTION).attention_backward(byref(work))
+
+
+def _work(layout, scale, query, key, value, out, log_sums) -> PackedPass:
     heads, queries, size = query.shape
     return PackedPass(
         tokens=key.shape[1],
@@ -127,13 +160,13 @@ def _work(ctx, query, key, value, out, log_sums) -> PackedPass:
         key_heads=len(key),
         size=size,
         value_size=value.shape[2],
-        parts=len(ctx.parts),
-        trees=len(ctx.trees) - 1,
+        parts=len(layout.parts),
+        trees=len(layout.trees) - 1,
         threads=torch.get_num_threads(),
-        scale=ctx.scale,
-        part=ctx.parts.data_ptr(),
-        tree=ctx.trees.data_ptr(),
-        place=ctx.place.data_ptr(),
+        scale=scale,
+        part=layout.parts.data_ptr(),
+        tree=layout.trees.data_ptr(),
+        place=layout.place_Q.data_ptr(),
         query=_states(query),
         key=_states(key),
         value=_states(value),

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
@@ -50,6 +50,36 @@ static inline Vector exponential_of_small(Vector x) {
 // The same of any x.
 static inline Vector exponential(Vector x) {
   return exponential_of_small(x > 88.0f ? all(88.0f) : x);
+}
+
+// 2 to the power of x, x at most 126, within two units of the last place, and what is below -126 as that; NaN stays NaN.
+// Polynomial: Cephes, exp2f.
+static inline Vector power_of_two(Vector x) {
+#if defined(__AVX512F__)
+  const __m512 bounded = _mm512_max_ps((__m512)all(-126.0f), (__m512)x);  // of NaN the second
+  const Vector twos = (Vector)_mm512_roundscale_ps(bounded, _MM_FROUND_TO_NEAREST_INT);
+  const Vector rest = (Vector)bounded - twos;
+#else
+  x = x < -126.0f ? all(-126.0f) : x;
+  const Vector rounder = all(12582912.0f);
+  const Vector twos = (x + rounder) - rounder;
+  const Vector rest = x - twos;
+#endif
+  Vector sum = all(1.535336188319500e-4f);
+  sum = sum * rest + 1.339887440266574e-3f;
+  sum = sum * rest + 9.618437357674640e-3f;
+  sum = sum * rest + 5.550332471162809e-2f;
+  sum = sum * rest + 2.402264791363012e-1f;
+  sum = sum * rest + 6.931472028550421e-1f;
+  sum = sum * rest + 1.0f;
+#if defined(__AVX512F__)
+  return (Vector)_mm512_scalef_ps((__m512)sum, (__m512)twos);
+#else
+  const Whole power = (__builtin_convertvector(twos, Whole) + 127) << 23;
+  Vector factor;
+  std::memcpy(&factor, &power, sizeof factor);
+  return sum * factor;
+#endif
 }
 
 static inline Vector swap(Vector a, Vector b, Whole from) {
