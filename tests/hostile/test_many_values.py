@@ -39,6 +39,9 @@ def server(body: bytes) -> Iterator[str]:
             with connection:
                 connection.recv(1 << 16)
                 connection.sendall(head + body)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(1 << 16):  # else what is left unread breaks the connection
+                    pass
         except OSError:  # the client has gone
             pass
 

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from workbench.basics.regular_files import parse_json
+from workbench.basics.regular_files import is_hole, parse_json
 from workbench.engines.policy import DECIDING, INDEX, other_files, read_object
 from workbench.extensions.bounds.trial import try_folder
 from workbench.values.errors import PolicyError
 
 LONGEST_HEADER = 8 << 20  # bytes that say what a weight file holds; 100,000 of the largest models
-LARGE_HOLE = 64 << 20  # bytes of a weight file that need not be on the disk
+TIMES_PACKED = 8  # so much less of a file of weights may a disk hold that packs files
 METADATA = "__metadata__"  # of a weight file: no tensor
 LARGEST_OTHER = 256 << 20  # bytes of a file that holds no weights; tokenizers have up to 40 million
 LARGEST_OTHERS = 512 << 20  # bytes of all of them
@@ -101,8 +101,7 @@ def _check_weight_file(path: Path, name: str) -> None:
             f"{name}: {path.name} has {state.st_size:,} bytes, and its tensors end at {end:,}; it is damaged, or no file of "
             "weights"
         )
-    # Where a disk does not say how much a file takes, that is 0.
-    if state.st_size > LARGE_HOLE and 0 < 512 * state.st_blocks < state.st_size / 8:
+    if is_hole(state, times=TIMES_PACKED):
         raise PolicyError(
             f"{name}: {path.name} has {state.st_size:,} bytes, of which the disk holds {512 * state.st_blocks:,}: the rest "
             "is a hole, and reads as zeros. Finish the download, or take the model from where it was first published"
