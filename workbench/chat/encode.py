@@ -140,7 +140,7 @@ class SafeEncoder:
 
     def _encode_text(self, text: str, later: bool) -> tuple[list[int], list[tuple[int, int]]]:
         bare = self._bare_later if later else self._bare
-        with panics_as(broken_down):
+        with panics_as(_broken_down):
             try:
                 encoding = bare.encode(text, add_special_tokens=False)
             except (TypeError, UnicodeError):
@@ -171,7 +171,7 @@ class SafeEncoder:
         )
 
 
-def broken_down(words: str) -> ChatFormatError:
+def _broken_down(words: str) -> ChatFormatError:
     return ChatFormatError(
         f"the tokenizer breaks down over a text ({words}): an expression in its tokenizer.json is not done with it. Take "
         "tokenizer.json from where the model was first published"

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from workbench.basics.panics import panics_as
 from workbench.chat.capabilities import (
     ChatMessage,
     TemplateCapabilities,
@@ -25,7 +24,7 @@ from workbench.chat.capabilities import (
     find_capabilities,
     fit,
 )
-from workbench.chat.encode import AuthoredText, SafeEncoder, broken_down
+from workbench.chat.encode import AuthoredText, SafeEncoder
 from workbench.chat.manner import Manner, manner_of
 from workbench.chat.proof import prove, prove_replies
 from workbench.chat.shapes import CACHED_SHAPES, TemplateShapes
@@ -218,8 +217,7 @@ class ChatFormat:
         ids = [int(token) for token in ids]
         if ids and ids[-1] in self.stop_ids:
             ids.pop()
-        with panics_as(broken_down):
-            return self.encoder.backend.decode(ids, skip_special_tokens=False)
+        return self.encoder.backend.decode(ids, skip_special_tokens=False)
 
     def action_text(self, ids: Sequence[int]) -> str:
         """The text of a turn as environments read it: `decode`, and a thought in whatever marks closed by </think>."""

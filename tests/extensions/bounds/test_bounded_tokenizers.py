@@ -74,6 +74,19 @@ def test_texts_that_could_grow_are_refused_before_a_text_does(what, folder):
         load_tokenizer(folder)
 
 
+def test_an_expression_in_the_decoder_is_refused(folder):
+    bend(folder, decoder=replace({"Regex": "(a|aa)+$b"}, "x"))
+    with pytest.raises(PolicyError, match="its decoder has an expression"):
+        load_tokenizer(folder)
+
+
+def test_a_pipe_beside_the_templates_is_not_waited_for(folder):
+    (folder / "additional_chat_templates").mkdir()
+    os.mkfifo(folder / "additional_chat_templates" / "x.jinja")
+    with pytest.raises(PolicyError, match="not a regular file"):
+        load_tokenizer(folder)
+
+
 def test_a_token_that_stands_for_a_long_text_is_refused(folder):
     path = folder / "tokenizer.json"
     described = json.loads(path.read_text())

@@ -45,7 +45,7 @@ def check_model(
 
 
 def _check_kinds(folder: Path, name: str) -> None:
-    for inside in sorted(folder.iterdir()):
+    for inside in sorted((*folder.iterdir(), *folder.glob("additional_chat_templates/*"))):
         if inside.exists() and not (inside.is_file() or inside.is_dir()):
             raise PolicyError(
                 f"{name}: {inside.name} in {folder} is not a regular file; a model's folder holds nothing else"

@@ -25,6 +25,7 @@ MOST_STEPS = 256  # parts of a normalizer or decoder, one after the other
 LONGEST_TOKEN = 4_096  # characters; in published vocabularies some 1,000 spaces
 MOST_ADDED = 64  # tokens that stand around each text
 LONGEST_WORD = 10_000  # characters of a word that is looked up piece by piece; 100 as a rule
+_CURE = "Take tokenizer.json from where the model was first published"
 _LENGTHS = ("continuing_subword_prefix", "end_of_word_suffix", "unk_token")
 # What may stand between characters; anything else that matches nothing matches it before any letter.
 _LOOKS_AROUND = re.compile(r"\(\?[^:]|\\[bBAGzZKXyY]|[\^$]|\(\*")
@@ -56,6 +57,11 @@ def _check_part(name: str, part: Any) -> None:
         before = max((len(str(step.get(key) or "")) for key in ("prepend", "prefix")), default=0)
         if before > MOST_BEFORE:
             raise _refused(f"its {name}", f"{before:,} characters before each text", MOST_BEFORE)
+        # One that gives up over a text would end what reads each answer; published decoders have none.
+        if name == "decoder" and "Regex" in (step.get("pattern") or ()):
+            raise PolicyError(
+                f"its decoder has an expression, and plain texts are expected. {_CURE}"
+            )
         times *= _times(step)
         if times > MOST_TIMES:
             raise _refused(
@@ -125,6 +131,5 @@ def _of_table(packed: str) -> float:
 
 def _refused(part: str, what: str, most: int) -> PolicyError:
     return PolicyError(
-        f"{part} has {what}, and {most:,} is the most that is taken: texts would fill the memory. Take tokenizer.json from "
-        "where the model was first published"
+        f"{part} has {what}, and {most:,} is the most that is taken: texts would fill the memory. {_CURE}"
     )
