@@ -71,12 +71,7 @@ def read_rollouts(path: Path | str, *, max_tokens: int = MOST_TOKENS) -> Importe
     files = [file for file, reader in readers.items() if reader is not None]
     kinds = list(dict.fromkeys(readers[file].framework for file in files))
     if not files:
-        if pickled.is_pickle(path):
-            raise DataError(f"{path} {pickled.REFUSED}")
-        known = ", ".join(reader.framework for reader in (*READERS, TABLES, *WHOLE))
-        raise DataError(
-            f"{path} holds no rollouts that can be read here; known are {known}, told by their content"
-        )
+        raise _unknown(path)
     if len(kinds) > 1:
         raise DataError(
             f"{path} holds rollouts of several kinds ({'; '.join(kinds)}); name one file, or a folder of "
@@ -100,6 +95,15 @@ def read_rollouts(path: Path | str, *, max_tokens: int = MOST_TOKENS) -> Importe
         reading.skipped,
         reading.left_out,
         name(path, 200),
+    )
+
+
+def _unknown(path: Path) -> DataError:
+    if pickled.is_pickle(path):
+        return DataError(f"{path} {pickled.REFUSED}")
+    known = ", ".join(reader.framework for reader in (*READERS, TABLES, *WHOLE))
+    return DataError(
+        f"{path} holds no rollouts that can be read here; known are {known}, told by their content"
     )
 
 
