@@ -19,7 +19,12 @@ def panics_as(made: Callable[[str], Exception]) -> Iterator[None]:
     """Raise what `made` makes of the words of a panic in this block, in which nothing is awaited."""
     try:
         yield
-    except _OTHERS:
+    except BaseException as error:
+        refuse_panic(error, made)
         raise
-    except BaseException as panic:
-        raise made(f"{type(panic).__name__}: {panic}"[:MOST_WORDS]) from panic
+
+
+def refuse_panic(error: BaseException, made: Callable[[str], Exception]) -> None:
+    """Raise what `made` makes of the words of a panic, from it; nothing for any other error."""
+    if not isinstance(error, _OTHERS):
+        raise made(f"{type(error).__name__}: {error}"[:MOST_WORDS]) from error

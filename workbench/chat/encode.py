@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from workbench.basics.panics import panics_as
+from workbench.basics.panics import refuse_panic
 from workbench.values import Source, Span
 from workbench.values.errors import ChatFormatError
 
@@ -140,13 +140,15 @@ class SafeEncoder:
 
     def _encode_text(self, text: str, later: bool) -> tuple[list[int], list[tuple[int, int]]]:
         bare = self._bare_later if later else self._bare
-        with panics_as(_broken_down):
-            try:
-                encoding = bare.encode(text, add_special_tokens=False)
-            except (TypeError, UnicodeError):
-                # Half a surrogate pair has no UTF-8 form at all; one character for one keeps the offsets right.
-                text = re.sub("[\ud800-\udfff]", "\ufffd", text)
-                encoding = bare.encode(text, add_special_tokens=False)
+        try:
+            encoding = bare.encode(text, add_special_tokens=False)
+        except (TypeError, UnicodeError):
+            # Half a surrogate pair has no UTF-8 form at all; one character for one keeps the offsets right.
+            text = re.sub("[\ud800-\udfff]", "\ufffd", text)
+            encoding = bare.encode(text, add_special_tokens=False)
+        except BaseException as error:
+            refuse_panic(error, _broken_down)
+            raise
         ids = encoding.ids
         if self._renumber:
             ids = [self._renumber.get(token, token) for token in ids]
