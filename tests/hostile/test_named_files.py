@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from workbench.basics.regular_files import SMALL_HOLE, FileError, read_regular
+from workbench.run.store import Run
+from workbench.values.errors import StoreError
 
 ROOT = Path(__file__).resolve().parents[2]
 READERS = {  # what reads, as code with the file as `path`
@@ -90,3 +92,17 @@ def test_a_hole_is_not_read_however_small_it_is_said_to_be(tmp_path):
     path.write_bytes(whole)
     os.sync()
     assert read_regular(path, most=1 << 40) == whole
+
+
+def test_an_evaluation_of_a_name_that_is_never_written_is_none(tmp_path):
+    """Half a surrogate pair, as the name of a file may be, has no UTF-8 form: `diff` and `digest` ended raw."""
+    folder = tmp_path / "evaluations"
+    folder.mkdir()
+    for name in ("D\udcff.json", "E\x1b]0;x.json", "F..json"):
+        (folder / name).write_bytes(b"{}")
+    run = object.__new__(Run)
+    run.path = tmp_path
+    assert run.evaluations() == {}
+    (folder / "step-00000002.json").write_bytes(b"{}")  # negative control
+    with pytest.raises(StoreError):
+        run.evaluations()
