@@ -98,7 +98,7 @@ def test_an_evaluation_of_a_name_that_is_never_written_is_none(tmp_path):
     """Half a surrogate pair, as the name of a file may be, has no UTF-8 form: `diff` and `digest` ended raw."""
     folder = tmp_path / "evaluations"
     folder.mkdir()
-    for name in ("D\udcff.json", "E\x1b]0;x.json", "F..json"):
+    for name in ("D\udcff.json", "E\x1b]0;x.json", "F..x.json"):
         (folder / name).write_bytes(b"{}")
     run = object.__new__(Run)
     run.path = tmp_path
