@@ -191,3 +191,27 @@ def test_a_fault_in_ones_own_file_is_shown_where_it_is(shell, capsys, module):
     line = module("import_bad", "x = 1\ny = {}[x]\n", "y =")
     text = shown(shell, capsys, "import workbench as wb", "wb.load_config('import_bad:Guess')")
     assert f"import_bad.py in <module>, line {line}" in text and f"----> {line} y = {{}}[x]" in text
+
+
+def test_what_a_library_in_rust_raises_is_no_traceback(monkeypatch, capsys, tmp_path):
+    """A panic is no Exception."""
+    from workbench import cli
+
+    class PanicError(BaseException):
+        pass
+
+    def panics(argv):
+        raise PanicError("retry limit")
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(cli, "_parsed", panics)
+    assert cli.run(["show", "x"]) == 3
+    said = capsys.readouterr().err
+    assert "unexpected PanicError: retry limit" in said and "Traceback" not in said
+    for stop in (SystemExit(2), KeyboardInterrupt()):
+        monkeypatch.setattr(cli, "_parsed", lambda argv, stop=stop: (_ for _ in ()).throw(stop))
+        if isinstance(stop, SystemExit):
+            with pytest.raises(SystemExit):
+                cli.run([])
+        else:
+            assert cli.run([]) == 130

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from workbench.basics.regular_files import SMALL_HOLE, FileError, read_regular
+from workbench.run.store import Run
+from workbench.values.errors import StoreError
+
 ROOT = Path(__file__).resolve().parents[2]
 READERS = {  # what reads, as code with the file as `path`
     "a notebook that is audited": "from workbench.extensions.ablation.audited import audit_notebook as read",
@@ -73,3 +77,32 @@ def test_a_compressed_corpus_that_lies_behind_a_link_is_read(tmp_path):
         file.write('{"_id": "a", "title": "t", "text": "x"}\n')
     (tmp_path / "corpus.jsonl.gz").symlink_to(tmp_path / "real.gz")
     assert [document.id for document in read_corpus(tmp_path / "corpus.jsonl.gz")] == ["a"]
+
+
+def test_a_hole_is_not_read_however_small_it_is_said_to_be(tmp_path):
+    """A file of a run may have gigabytes, so what it says of its size bounds nothing."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"{}\n")
+    os.truncate(path, SMALL_HOLE + 4096)
+    with pytest.raises(FileError, match="the rest is a hole"):
+        read_regular(path, most=1 << 40)
+    os.truncate(path, SMALL_HOLE)  # negative control: so much may be missing
+    assert len(read_regular(path, most=1 << 40)) == SMALL_HOLE
+    whole = b"x" * (SMALL_HOLE + 4096)
+    path.write_bytes(whole)
+    os.sync()
+    assert read_regular(path, most=1 << 40) == whole
+
+
+def test_an_evaluation_of_a_name_that_is_never_written_is_none(tmp_path):
+    """Half a surrogate pair, as the name of a file may be, has no UTF-8 form: `diff` and `digest` ended raw."""
+    folder = tmp_path / "evaluations"
+    folder.mkdir()
+    for name in ("D\udcff.json", "E\x1b]0;x.json", "F..x.json"):
+        (folder / name).write_bytes(b"{}")
+    run = object.__new__(Run)
+    run.path = tmp_path
+    assert run.evaluations() == {}
+    (folder / "step-00000002.json").write_bytes(b"{}")  # negative control
+    with pytest.raises(StoreError):
+        run.evaluations()

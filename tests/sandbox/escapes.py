@@ -59,6 +59,10 @@ PROCESSES = {
     "a thread bomb": "import threading\nheld = threading.Event()\nmade = []\ntry:\n    for _ in range(40):\n"
     "        made.append(threading.Thread(target=held.wait))\n        made[-1].start()\nexcept RuntimeError: made.pop()\n"
     "held.set()\nprint('ESCAPED' if len(made) == 40 else '')",
+    "a signal of the kernel's to another process": "import fcntl, socket\na, b = socket.socketpair()\n"
+    "fcntl.fcntl(a, fcntl.F_SETOWN, {victim})\nprint('ESCAPED')",
+    "a signal of one's choice": "import fcntl, socket\na, b = socket.socketpair()\nfcntl.fcntl(a, 10, 9)\nprint('ESCAPED')",
+    "watching a folder": "import fcntl, os\nfd = os.open('/usr/lib', os.O_RDONLY)\nfcntl.fcntl(fd, 1026, 0x8000003f)\nprint('ESCAPED')",
     "ptrace": CTYPES + "print('ESCAPED' if call(101, 117, 0x4206, {victim}, 0, 0) == 0 else '')",
     "another process's memory": CTYPES
     + "held = ctypes.create_string_buffer(16)\nclass Part(ctypes.Structure): _fields_ = [('at', "

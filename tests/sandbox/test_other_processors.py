@@ -28,6 +28,7 @@ ALONE = {
     "clone3": filters._CLONE3,
     "socketpair": filters._SOCKETPAIR,
     "ioctl": filters._IOCTL,
+    "fcntl": filters._FCNTL,
     "prlimit64": filters._PRLIMIT,
     "prctl": filters._PRCTL,
     "kill": filters._KILL_CALL,
@@ -128,6 +129,9 @@ def program_for(monkeypatch, machine: str, kind: tuple[bool, ...]) -> bytes:
 TRIED = {  # of calls whose arguments decide: what is tried, and where it is allowed
     "socketpair": [((1, 1), True), ((1, 0x80801), True), ((1, 2), False), ((2, 1), False)],
     "ioctl": [((0, 0x5421), True), ((0, 0x5401), True), ((0, 0x5412), False)],  # TIOCSTI
+    # F_DUPFD, F_SETLKW, F_DUPFD_CLOEXEC; F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY
+    "fcntl": [((3, command), True) for command in (0, 7, 1030)]
+    + [((3, command), False) for command in (8, 10, 15, 1024, 1026)],
     "prlimit64": [((0,), True), ((1,), False)],
     "prctl": [((15,), True), ((22,), False), ((38,), False)],
 }
@@ -149,8 +153,8 @@ def test_a_filter_allows_what_is_on_the_list_and_nothing_else(monkeypatch, machi
             row[column] for row in (filters._CLONE, filters._KILL_CALL, *filters._LANDLOCK)
         }
     allowed = {number for number in range(600) if decided(program, architecture, number) == ALLOW}
-    # Of one's own limits: process 0 is the caller.
-    assert allowed == expected | {filters._PRLIMIT[column]}
+    # Of one's own limits: process 0 is the caller. And F_DUPFD is 0.
+    assert allowed == expected | {filters._PRLIMIT[column], filters._FCNTL[column]}
     for name, cases in TRIED.items():
         for arguments, is_allowed in cases:
             said = decided(program, architecture, ALONE[name][column], arguments)

@@ -13,6 +13,7 @@ to another scheme, host or port than `address` is not sent at all: a redirect wo
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from types import ModuleType
@@ -23,7 +24,15 @@ import httpx
 from workbench.basics.deadlines import Deadline
 
 MOST_BYTES = 16 << 20  # of one answer
+MOST_VALUES = (
+    100_000  # of one event of a stream: a library makes classes of them, up to 30 microseconds each
+)
 LONGEST_DETAIL = 300  # characters of a server's own words in an error
+
+
+_MARKS = (b"{", b"[", b",")
+_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_NO_LINE_END = bytes(set(range(256)) - set(b"\r\n"))
 
 
 class AnswerError(httpx.TransportError):
@@ -31,9 +40,14 @@ class AnswerError(httpx.TransportError):
 
 
 def hooks(
-    address: str, *, deadline: Deadline | None = None, most: int = MOST_BYTES
+    address: str,
+    *,
+    deadline: Deadline | None = None,
+    most: int = MOST_BYTES,
+    most_values: int | None = None,
 ) -> dict[str, list[Callable[..., Any]]]:
-    """The hooks of an `httpx.Client`. `deadline`: breaks every connection that is made."""
+    """The hooks of an `httpx.Client`. `deadline`: breaks every connection that is made. `most_values`: of
+    one event of a stream, or of an answer that has no events; None: as many as there are bytes for."""
 
     def on_request(request: httpx.Request) -> None:
         _check_request(request, address)
@@ -45,7 +59,10 @@ def hooks(
     def on_response(response: httpx.Response) -> None:
         _check_answer(response, address)
         most_bytes = response.request.extensions.get("most_bytes", most)
-        response.stream = _Counted(response.stream, address, most_bytes)
+        stream = _Counted(response.stream, address, most_bytes)
+        if most_values is not None:
+            stream = _CountedValues(stream, address, most_values)
+        response.stream = stream
 
     return {"request": [on_request], "response": [on_response]}
 
@@ -113,6 +130,41 @@ class _Count:
 class _Counted(_Count, httpx.SyncByteStream):
     def __iter__(self) -> Iterator[bytes]:
         return map(self._count, self._stream)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _CountedValues(httpx.SyncByteStream):
+    """Counts what may begin an object, a list or the next of its values, from one empty line to the next: there an event of a stream ends, and what
+    makes values of it is not interrupted by any deadline."""
+
+    def __init__(self, stream: httpx.SyncByteStream, address: str, most: int) -> None:
+        self._stream = stream
+        self._address = address
+        self._most = most
+        self._begun = 0
+        self._tail = b""
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._stream:
+            self._count(piece)
+            yield piece
+
+    def _count(self, piece: bytes) -> None:
+        whole = self._tail + piece
+        events = _EVENT_END.split(whole)
+        events[0] = events[0][len(self._tail) :]  # a tail holds nothing that is counted
+        for event in events[:-1]:
+            self._add(event)
+            self._begun = 0
+        self._add(events[-1])
+        self._tail = b"" if whole[-1:] not in (b"\r", b"\n") else whole[-3:].lstrip(_NO_LINE_END)
+
+    def _add(self, part: bytes) -> None:
+        self._begun += sum(map(part.count, _MARKS))
+        if self._begun > self._most:
+            raise AnswerError(f"{self._address} sent more than {self._most:,} values at a time")
 
     def close(self) -> None:
         self._stream.close()

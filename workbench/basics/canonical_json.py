@@ -75,9 +75,14 @@ def seal_of(value: Any, path: Path) -> Seal:
 # ------------------------------------------------------------------------------------------------ names and JSON
 
 
+def is_name(name: str) -> bool:
+    """Whether anything of a run is written under this name."""
+    return bool(_NAME.fullmatch(name)) and ".." not in name
+
+
 def check_name(name: str) -> str:
     """A name that is safe as a file name everywhere; raises StoreError otherwise."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name:
+    if not isinstance(name, str) or not is_name(name):
         raise StoreError(
             f"{name!r} cannot be a name here: expected 1 to 100 of A-Z a-z 0-9 . _ -, beginning with a "
             "letter or digit, without '..'"

@@ -27,6 +27,9 @@ MOST_JSON_MEMORY = 512 << 20  # bytes of the values of one JSON text
 SMALL_JSON = 2 << 20  # bytes of text that cannot take so much
 MOST_ENTRIES = 20_000  # files and folders that are looked at below one folder
 
+SMALL_HOLE = 64 << 20  # bytes that may be read of a file that the disk does not hold
+TIMES_PACKED = 64  # so much less may a disk hold that packs text
+
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -88,10 +91,21 @@ def open_stream(path: Path) -> BinaryIO:
 def read_regular(path: Path, *, most: int, below: Path | None = None, start: int = 0) -> bytes:
     """The bytes of a regular file from byte `start` on. Raises OSError; `FileError` where there are more than `most`."""
     with os.fdopen(open_regular(path, below=below), "rb") as file:
-        if os.fstat(file.fileno()).st_size - start > most:
+        state = os.fstat(file.fileno())
+        if state.st_size - start > most:
             raise FileError(f"it holds more than {most:,} bytes, which is the most that is read")
+        if is_hole(state):
+            raise FileError(
+                f"it has {state.st_size:,} bytes, of which the disk holds {512 * state.st_blocks:,}: the rest is a hole"
+            )
         file.seek(start)
         return file.read()
+
+
+def is_hole(state: os.stat_result, *, most: int = SMALL_HOLE, times: int = TIMES_PACKED) -> bool:
+    """Whether a file of more than `most` bytes has so many `times` more of them than the disk holds: it takes nothing to make
+    one, and as much memory to read it as it says. A disk that packs files holds less, too; one that does not say says 0."""
+    return state.st_size > most and 0 < 512 * state.st_blocks * times < state.st_size
 
 
 def read_toml(path: Path) -> dict[str, Any]:

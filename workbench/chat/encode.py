@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from workbench.basics.panics import refuse_panic
 from workbench.values import Source, Span
 from workbench.values.errors import ChatFormatError
 
@@ -145,6 +146,9 @@ class SafeEncoder:
             # Half a surrogate pair has no UTF-8 form at all; one character for one keeps the offsets right.
             text = re.sub("[\ud800-\udfff]", "\ufffd", text)
             encoding = bare.encode(text, add_special_tokens=False)
+        except BaseException as error:
+            refuse_panic(error, _broken_down)
+            raise
         ids = encoding.ids
         if self._renumber:
             ids = [self._renumber.get(token, token) for token in ids]
@@ -167,6 +171,13 @@ class SafeEncoder:
             f"untrusted text must not become the control token {self.backend.id_to_token(token)!r} (id {token}), but "
             "this tokenizer writes even a single character with it; remove that added token from the tokenizer"
         )
+
+
+def _broken_down(words: str) -> ChatFormatError:
+    return ChatFormatError(
+        f"the tokenizer breaks down over a text ({words}): an expression in its tokenizer.json is not done with it. Take "
+        "tokenizer.json from where the model was first published"
+    )
 
 
 class _Builder:

@@ -71,7 +71,9 @@ def run(argv: list[str] | None) -> int:
     except BrokenPipeError:  # `workbench show ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # also what a library in Rust raises that breaks down
         if world != "1" and _is_of_a_lost_process(error):
             print(f"workbench{where}: another process ended, so this one does too", file=sys.stderr)
             return 2
@@ -104,6 +106,6 @@ def _parsed(argv: list[str] | None) -> argparse.Namespace:
     return args
 
 
-def _is_of_a_lost_process(error: Exception) -> bool:
+def _is_of_a_lost_process(error: BaseException) -> bool:
     """Whether torch says that another process is gone, which has printed why."""
     return isinstance(error, RuntimeError) and "peer" in str(error)

@@ -16,7 +16,7 @@ UNEXPECTED = 3
 LONGEST = 300  # characters of what an error says
 
 
-def report_crash(error: Exception, where: str) -> int:
+def report_crash(error: BaseException, where: str) -> int:
     """Report an error that nothing handled, and return the exit status. `where`: which of several processes this is."""
     printable = "".join(c if c.isprintable() else " " for c in " ".join(str(error).split()))
     message = printable[:LONGEST]
@@ -35,7 +35,7 @@ def report_crash(error: Exception, where: str) -> int:
     return UNEXPECTED
 
 
-def _whose(error: Exception) -> str:
+def _whose(error: BaseException) -> str:
     """In a sentence, whose code raised it."""
     if line := own_line(error):
         return (
@@ -44,14 +44,14 @@ def _whose(error: Exception) -> str:
     return "This is a fault of the workbench, or of something that it was handed and should have refused"
 
 
-def _is_of_a_file_name(error: Exception) -> bool:
+def _is_of_a_file_name(error: BaseException) -> bool:
     """Whether a name is too long, or a link that leads to itself: only one that the user gave can be."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENAMETOOLONG, errno.ELOOP)
     return isinstance(error, RuntimeError) and str(error).startswith("Symlink loop")
 
 
-def _write_log(error: Exception) -> str:
+def _write_log(error: BaseException) -> str:
     """Write the command and the traceback to a file; in words, where that is."""
     content = f"workbench {' '.join(sys.argv[1:])}\n\n{''.join(traceback.format_exception(error))}"
     now = time.time_ns()

@@ -112,12 +112,12 @@ class Endpoint:
             ) from error
         import httpx
 
-        from workbench.basics.bounded_http import hooks
+        from workbench.basics.bounded_http import MOST_VALUES, hooks
 
         with Deadline(self.deadline_s) as deadline:
             late = f"{self.url}: no answer within {self.deadline_s:g} s"
             bounded = httpx.Client(
-                event_hooks=hooks(self.url, deadline=deadline),
+                event_hooks=hooks(self.url, deadline=deadline, most_values=MOST_VALUES),
                 follow_redirects=False,
                 timeout=self.deadline_s,
             )

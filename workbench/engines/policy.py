@@ -32,6 +32,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from workbench.basics.extensions import has_service, service
+from workbench.basics.panics import panics_as
 from workbench.basics.regular_files import read_json
 from workbench.basics.shipped import shipped_folder
 from workbench.engines.policy_loader import files_in_memory, loaded_by
@@ -177,7 +178,7 @@ def read_pretrained(reader: Any, folder: Path, name: str, **options: Any) -> Any
     # threads that do so at once fail ("Invalid thread pool!"): this one does it for them.
     torch.set_num_threads(torch.get_num_threads())
     try:
-        with _no_loading_bar():
+        with _no_loading_bar(), panics_as(RuntimeError):
             return reader.from_pretrained(folder, trust_remote_code=False, **options)
     except Exception as error:  # whatever transformers raises for what somebody else wrote
         raise PolicyError(

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 from workbench.basics.canonical_json import check_format, plain
 from workbench.basics.extensions import has_service, service
+from workbench.basics.parquet_footer import check_footer
 from workbench.basics.regular_files import parse_json
 from workbench.run.arrow import pa, pc, pq
 from workbench.values.errors import StoreError
@@ -61,6 +62,7 @@ def read_parquet(
 ) -> tuple[dict[str, pa.Array], dict]:
     """Columns (`only` these, if named) and facts of a file; StoreError names the file and what is wrong with it."""
     try:
+        check_footer(io.BytesIO(data))
         with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
             if reason := too_much(file.metadata, len(data), file=io.BytesIO(data)):
                 raise StoreError(f"{path} is not read: {reason}")

@@ -345,6 +345,8 @@ class Run(Shown):
         """Every evaluation by name."""
         evaluations = {}
         for path in sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json")):
+            if not canonical_json.is_name(path.stem):  # nothing that was written here
+                continue
             content = canonical_json.read_sealed_json(
                 path, kind="evaluation", version=FORMAT, below=self.path
             )

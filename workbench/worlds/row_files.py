@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 from workbench.basics.canonical_json import json_bytes
 from workbench.basics.extensions import has_service, service
+from workbench.basics.parquet_footer import check_footer
 from workbench.basics.regular_files import open_stream
 from workbench.values.errors import DataError, StoreError
 from workbench.worlds.qa.records import records
@@ -142,7 +143,7 @@ def _columnar(path: Path) -> Iterator[dict[str, Any]]:
 
     try:
         if path.suffix == ".parquet":
-            with open_stream(path) as stream, parquet.ParquetFile(stream) as file:
+            with open_stream(path) as stream, _opened(parquet, stream) as file:
                 about = file.metadata
                 groups = [about.row_group(index) for index in range(about.num_row_groups)]
                 size = sum(group.total_byte_size for group in groups)
@@ -165,6 +166,11 @@ def _columnar(path: Path) -> Iterator[dict[str, Any]]:
         raise DataError(
             f"{path}: no whole {path.suffix[1:]} file ({str(error)[:200]}); was it fetched whole?"
         ) from error
+
+
+def _opened(parquet: Any, stream: BinaryIO) -> Any:
+    check_footer(stream)
+    return parquet.ParquetFile(stream)
 
 
 def _rows_at_once(stream: BinaryIO, about: Any) -> int:

@@ -8,16 +8,21 @@ what decides how much work loading is, is tried in a process of its own (trial).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from workbench.basics.regular_files import is_hole, parse_json
 from workbench.engines.policy import DECIDING, INDEX, other_files, read_object
 from workbench.extensions.bounds.trial import try_folder
 from workbench.values.errors import PolicyError
 
 LONGEST_HEADER = 8 << 20  # bytes that say what a weight file holds; 100,000 of the largest models
+TIMES_PACKED = 8  # so much less of a file of weights may a disk hold that packs files
+METADATA = "__metadata__"  # of a weight file: no tensor
 LARGEST_OTHER = 256 << 20  # bytes of a file that holds no weights; tokenizers have up to 40 million
+LARGEST_OTHERS = 512 << 20  # bytes of all of them
 
 
 def check_model(
@@ -40,7 +45,7 @@ def check_model(
 
 
 def _check_kinds(folder: Path, name: str) -> None:
-    for inside in sorted(folder.iterdir()):
+    for inside in sorted((*folder.iterdir(), *folder.glob("additional_chat_templates/*"))):
         if inside.exists() and not (inside.is_file() or inside.is_dir()):
             raise PolicyError(
                 f"{name}: {inside.name} in {folder} is not a regular file; a model's folder holds nothing else"
@@ -60,22 +65,57 @@ def _check_links(folder: Path, name: str) -> None:
 
 
 def _check_sizes(folder: Path, name: str) -> None:
-    paths = [path for pattern in DECIDING for path in folder.glob(pattern) if path.is_file()]
-    for path in paths:
+    paths = {path for pattern in DECIDING for path in folder.glob(pattern) if path.is_file()}
+    total = 0
+    for path in sorted(paths):
         size = path.stat().st_size
+        total += size
         if size > LARGEST_OTHER:
             raise PolicyError(
                 f"{name}: {path.name} has {size:,} bytes, and {LARGEST_OTHER:,} are read at most of a file that holds no "
                 "weights; it is damaged, or was made to do harm"
             )
+    if total > LARGEST_OTHERS:
+        raise PolicyError(
+            f"{name}: its {len(paths):,} files that hold no weights have {total:,} bytes together, and {LARGEST_OTHERS:,} are "
+            "read at most. Take those that are none of this model's out of the folder"
+        )
     for path in folder.glob("*.safetensors"):
-        with open(path, "rb") as weight_file:
-            header = int.from_bytes(weight_file.read(8), "little")
-        if header > LONGEST_HEADER:
-            raise PolicyError(
-                f"{name}: {path.name} says that it has {header:,} bytes of names, and {LONGEST_HEADER:,} are read at most; "
-                "it is damaged, or no file of weights"
-            )
+        _check_weight_file(path, name)
+
+
+def _check_weight_file(path: Path, name: str) -> None:
+    """Every file of weights is read to its end, for the fingerprint: so it is no longer than it says, and really there."""
+    with open(path, "rb") as weight_file:
+        length = int.from_bytes(weight_file.read(8), "little")
+        header = weight_file.read(length) if length <= LONGEST_HEADER else b""
+        state = os.fstat(weight_file.fileno())
+    if length > LONGEST_HEADER:
+        raise PolicyError(
+            f"{name}: {path.name} says that it has {length:,} bytes of names, and {LONGEST_HEADER:,} are read at most; "
+            "it is damaged, or no file of weights"
+        )
+    end = 8 + length + _end_of_tensors(header)
+    if state.st_size > end:
+        raise PolicyError(
+            f"{name}: {path.name} has {state.st_size:,} bytes, and its tensors end at {end:,}; it is damaged, or no file of "
+            "weights"
+        )
+    if is_hole(state, times=TIMES_PACKED):
+        raise PolicyError(
+            f"{name}: {path.name} has {state.st_size:,} bytes, of which the disk holds {512 * state.st_blocks:,}: the rest "
+            "is a hole, and reads as zeros. Finish the download, or take the model from where it was first published"
+        )
+
+
+def _end_of_tensors(header: bytes) -> int:
+    """Bytes of what stands behind the header; 0 where it cannot be read, which the loader says in its own words."""
+    try:
+        entries = parse_json(header)
+        ends = [entry["data_offsets"][1] for key, entry in entries.items() if key != METADATA]
+        return max(map(int, ends), default=0)
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return 0
 
 
 def _check_code(config: Mapping[str, Any], name: str) -> None:

@@ -24,12 +24,15 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
+from workbench.extensions.bounds.tokenizers import check_growth
 from workbench.values.errors import PolicyError
 
 SECONDS = 15.0
 MEMORY = (1 << 30, 2 << 30, 1 << 29)  # bytes beyond what this process has, for each of _WHAT
 WEIGHTS_A_BYTE = 4  # of a weight file: with four bits each there are two
 FEW_WEIGHTS = 10_000_000  # are made whatever the files hold
+BYTES_A_WEIGHT = 16  # there are at most: two copies with four bytes each, and what is left out of a model of several parts
+FEW_BYTES = 1 << 30  # are read whatever the config says
 _MOST_WORDS = 600  # of what a library says
 _TALK = [
     {"role": "user", "content": "Say yes."},
@@ -62,6 +65,11 @@ def try_folder(folder: Path, name: str, files: dict[str, str], reader: Any) -> N
         return
     weights = _try(str(folder), name, tuple(sorted(files.items())), reader, SECONDS)
     held = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    if reader is not None and held > FEW_BYTES + BYTES_A_WEIGHT * weights:
+        raise PolicyError(
+            f"{name}: config.json describes {weights:,} weights, but the weight files have {held:,} bytes together, all of which "
+            "would be read. Move files that are none of this model's out of the folder"
+        )
     if held and weights > FEW_WEIGHTS + WEIGHTS_A_BYTE * held:
         raise PolicyError(
             f"{name}: config.json describes {weights:,} weights, but the weight files have {held:,} bytes together. Finish "
@@ -89,6 +97,8 @@ def _try(
             os.waitpid(child, 0)
     tried = f"{name}: {_WHAT[min(len(reports), 2)]} was tried in a process of its own"
     if reports and isinstance(reports[-1], dict):
+        if "refused" in reports[-1]:
+            raise PolicyError(f"{name}: {reports[-1]['refused']}")
         raise PolicyError(
             f"{name}: {_WHAT[len(reports) - 1]} cannot be used: {reports[-1]['error']}. Check that the folder is whole, and "
             "that this version of transformers knows its architecture"
@@ -127,9 +137,9 @@ def _run_parts(folder: str, reader: Any, writing: int) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         torch.set_num_threads(1)  # the others of this process were not forked
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
+        quiet = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):  # nothing that is loaded asks the user, or takes what is typed
+            os.dup2(quiet, number)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         made: Any = (folder, reader)
         for part, memory in zip((_build, _tokenize, _write), MEMORY, strict=True):
@@ -139,6 +149,8 @@ def _run_parts(folder: str, reader: Any, writing: int) -> None:
         status = 0
     except MemoryError:
         pass
+    except PolicyError as error:
+        os.write(writing, json.dumps({"refused": str(error)}).encode() + b"\n")
     except BaseException as error:  # whatever a library raises is said in words
         words = f"{type(error).__name__}: {error}"[:_MOST_WORDS]
         os.write(writing, json.dumps({"error": words}).encode() + b"\n")
@@ -166,6 +178,7 @@ def _build(named: tuple[str, Any]) -> tuple[int, str]:
 
 def _tokenize(folder: str) -> tuple[int, Any]:
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    check_growth(tokenizer)
     tokenizer.decode(tokenizer.encode("Say yes.")[:8])
     return 1, tokenizer
 

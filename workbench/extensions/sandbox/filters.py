@@ -112,7 +112,6 @@ _ALLOWED = {  # name: (x86_64, aarch64), None where there is none
     "dup": (32, 23),
     "dup2": (33, None),
     "dup3": (292, 24),
-    "fcntl": (72, 25),
     "flock": (73, 32),
     "eventfd2": (290, 19),
     "sendmsg": (46, 211),
@@ -197,6 +196,7 @@ _IOCTL = (16, 29)
 _PRLIMIT = (302, 261)
 _PRCTL = (157, 167)
 _KILL_CALL = (62, 129)
+_FCNTL = (72, 25)
 # With which a process keeps others' signals out (calls.keep_signals_in): they take rights, and give none.
 _LANDLOCK = ((444, 444), (446, 446))
 
@@ -221,6 +221,9 @@ _FIONBIO = 0x5421
 _FIOCLEX = 0x5451
 _FIONCLEX = 0x5450
 _TCGETS = 0x5401
+# Of fcntl: descriptors, their flags, locks, how much a pipe holds. Others have the kernel send a signal of one's choice to any
+# process (F_SETOWN, F_SETSIG), tell what happens in a folder of the machine (F_NOTIFY), or keep others from a file (F_SETLEASE).
+_OF_DESCRIPTORS = (*range(8), *range(36, 39), *range(1030, 1033))
 _PR_SET_NAME = 15
 _PR_GET_NAME = 16
 
@@ -324,6 +327,7 @@ def filter_program(
         rows += _when(_SOCKET[column], [_refuse(_EAFNOSUPPORT)])
     rows += _when(_SOCKETPAIR[column], _stream_pairs())
     rows += _when(_IOCTL[column], _only(1, (_FIONBIO, _FIOCLEX, _FIONCLEX, _TCGETS)))
+    rows += _when(_FCNTL[column], _only(1, _OF_DESCRIPTORS))
     rows += _when(_PRLIMIT[column], _only(0, (0,)))  # of oneself only
     rows += _when(_PRCTL[column], _only(0, (_PR_SET_NAME, _PR_GET_NAME)))
     return b"".join([*rows, _refuse(_EPERM)])

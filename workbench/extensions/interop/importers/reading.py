@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from workbench.basics.regular_files import FileError, files_below, open_stream, parse_json
 from workbench.extensions.interop.dumps import Imported, RawSequence
@@ -30,6 +30,10 @@ LOOK = 20  # lines of a file that are looked at to tell whose it is
 NAMED = 12  # damaged places that are named; all are counted
 # Of a row that no reader foresaw: a list where an object stands, a name that is a list.
 UNEXPECTED = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+MOST_VAIN = (
+    512 << 20
+)  # bytes that are read in vain: lines that are too long, or cannot be read; no file of a trainer has any
+IMPATIENT = f"more than {MOST_VAIN >> 20} MiB could not be read; what comes after is not tried"
 KEPT_ROWS = 4  # rows of which the reader of a framework is shown what is in them
 
 READERS = (
@@ -46,7 +50,8 @@ LINES_AND_TABLES = (".jsonl", ".parquet")
 
 def looks_like_rollouts(path: Path | str) -> bool:
     """Whether `path` is a file of rollouts that a framework known here wrote, or a folder with such files."""
-    return any(_reader(file) is not None for file in _files(Path(path)))
+    patience = Patience()
+    return any(_reader(file, patience) is not None for file in _files(Path(path)))
 
 
 def read_rollouts(path: Path | str, *, max_tokens: int = MOST_TOKENS) -> Imported:
@@ -61,23 +66,19 @@ def read_rollouts(path: Path | str, *, max_tokens: int = MOST_TOKENS) -> Importe
         raise DataError(
             f"there is no {path}; expected a file of rollouts, or a folder with such files"
         )
-    readers = {file: _reader(file) for file in _files(path)}
+    patience = Patience()
+    readers = {file: _reader(file, patience) for file in _files(path)}
     files = [file for file, reader in readers.items() if reader is not None]
     kinds = list(dict.fromkeys(readers[file].framework for file in files))
     if not files:
-        if pickled.is_pickle(path):
-            raise DataError(f"{path} {pickled.REFUSED}")
-        known = ", ".join(reader.framework for reader in (*READERS, TABLES, *WHOLE))
-        raise DataError(
-            f"{path} holds no rollouts that can be read here; known are {known}, told by their content"
-        )
+        raise _unknown(path)
     if len(kinds) > 1:
         raise DataError(
             f"{path} holds rollouts of several kinds ({'; '.join(kinds)}); name one file, or a folder of "
             "one kind"
         )
     reader = readers[files[0]]
-    reading = _Reading(max_tokens)
+    reading = _Reading(max_tokens, patience)
     for file in files:
         reading.read(file, reader, several=len(files) > 1)
     if path.is_dir():
@@ -97,11 +98,21 @@ def read_rollouts(path: Path | str, *, max_tokens: int = MOST_TOKENS) -> Importe
     )
 
 
+def _unknown(path: Path) -> DataError:
+    if pickled.is_pickle(path):
+        return DataError(f"{path} {pickled.REFUSED}")
+    known = ", ".join(reader.framework for reader in (*READERS, TABLES, *WHOLE))
+    return DataError(
+        f"{path} holds no rollouts that can be read here; known are {known}, told by their content"
+    )
+
+
 @dataclass
 class _Reading:
     """What has been read so far."""
 
     max_tokens: int
+    patience: Patience
     sequences: list[RawSequence] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
@@ -112,7 +123,7 @@ class _Reading:
     def read(self, file: Path, reader: Reader, *, several: bool) -> None:
         """All rows of a file."""
         prefix = f"{name(file.name)} " if several else ""
-        for number, row, damage in _rows(file, reader):
+        for number, row, damage in _rows(file, reader, self.patience):
             where = f"{prefix}{reader.unit} {number}"
             if damage is None and self.tokens >= self.max_tokens:
                 self.left_out += 1
@@ -144,7 +155,7 @@ class _Reading:
         """Count files beside those that were read in which nothing can be read."""
         for file in _files(folder):
             is_meant = file.suffix in LINES_AND_TABLES and file not in known
-            if is_meant and file.stat().st_size and not _readable(file):
+            if is_meant and file.stat().st_size and not _readable(file, self.patience):
                 self._skip(f"{name(file.name)}: nothing in it can be read")
 
 
@@ -162,16 +173,18 @@ def _length(sequence: RawSequence) -> int:
     return sum(len(ids) for ids in arrays if ids is not None)
 
 
-def _readable(file: Path) -> bool:
+def _readable(file: Path, patience: Patience) -> bool:
     """Whether anything can be read: a line that is an object, or the columns of a table."""
     if file.suffix == ".parquet":
         return trl_tables.columns_of(file) is not None
-    return any(line.row is not None for line in islice(lines_of(file), LOOK))
+    return any(line.row is not None for line in islice(lines_of(file, patience), LOOK))
 
 
-def _rows(file: Path, reader: Reader) -> Iterator[tuple[int, Row | None, str | None]]:
+def _rows(
+    file: Path, reader: Reader, patience: Patience
+) -> Iterator[tuple[int, Row | None, str | None]]:
     if reader.unit == "line":
-        yield from lines_of(file)
+        yield from lines_of(file, patience)
         return
     number = 0
     rows = trl_tables.rows_of if reader.rows is None else reader.rows
@@ -203,7 +216,7 @@ def _place_in_order(file: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in parts]
 
 
-def _reader(file: Path) -> Reader | None:
+def _reader(file: Path, patience: Patience) -> Reader | None:
     """The reader for the first row that can be read; None where no framework is known to write such rows."""
     try:
         with open_stream(file) as stream:
@@ -217,7 +230,8 @@ def _reader(file: Path) -> Reader | None:
     whole = next((reader for reader in WHOLE if reader.is_file(file)), None)
     if whole is not None:
         return whole
-    rows = (line.row for line in islice(lines_of(file), LOOK) if line.row is not None)
+    lines = islice(lines_of(file, patience), LOOK)
+    rows = (line.row for line in lines if line.row is not None)
     return next((reader for row in rows for reader in READERS if reader.is_row(row)), None)
 
 
@@ -232,21 +246,55 @@ class NumberedLine(NamedTuple):
     damage: str | None
 
 
-def lines_of(path: Path, longest: int = LONGEST_LINE) -> Iterator[NumberedLine]:
-    """The objects of a JSONL file, empty lines left out; never more than one line in memory."""
+@dataclass
+class Patience:
+    """How many more bytes of a file, or of the files of a folder, are read in vain. A file may be a hole of any size, which
+    takes no room on the disk and reads as zeros."""
+
+    left: int = MOST_VAIN
+
+    def spend(self, count: int) -> bool:
+        """Whether some of it is left."""
+        self.left -= count
+        return self.left > 0
+
+
+def lines_of(
+    path: Path, patience: Patience | None = None, longest: int = LONGEST_LINE
+) -> Iterator[NumberedLine]:
+    """The objects of a JSONL file, empty lines left out; never more than one line in memory. Once there is no more
+    `patience`, that is said of one line, and is the end."""
+    patience = Patience() if patience is None else patience
     with open_stream(path) as file:
         number = 0
         while line := file.readline(longest):
             number += 1
             if len(line) == longest and not line.endswith(b"\n"):
-                while (rest := file.readline(longest)) and not rest.endswith(b"\n"):
-                    pass
+                _to_end_of_line(file, patience, longest)
                 yield NumberedLine(number, None, f"longer than {longest // 2**20} MiB")
-            elif line.strip():
-                try:
-                    yield NumberedLine(number, parsed(line), None)
-                except Damaged as damage:
-                    yield NumberedLine(number, None, str(damage))
+            elif not line.strip():
+                patience.spend(len(line))
+            else:
+                read = _numbered(number, line)
+                if read.row is None:
+                    patience.spend(len(line))
+                yield read
+            if patience.left <= 0:
+                yield NumberedLine(number + 1, None, IMPATIENT)
+                return
+
+
+def _to_end_of_line(file: BinaryIO, patience: Patience, longest: int) -> None:
+    patience.spend(longest)
+    while patience.left > 0 and (rest := file.readline(longest)) and not rest.endswith(b"\n"):
+        patience.spend(len(rest))
+
+
+def _numbered(number: int, line: bytes) -> NumberedLine:
+    try:
+        return NumberedLine(number, parsed(line), None)
+    except Damaged as damage:
+        return NumberedLine(number, None, str(damage))
 
 
 def parsed(line: bytes) -> dict[str, Any]:

@@ -10,8 +10,9 @@ import math
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from workbench.basics.parquet_footer import check_footer
 from workbench.basics.regular_files import open_stream
 from workbench.extensions.interop.dumps import RawSequence
 from workbench.extensions.interop.importers.values import (
@@ -57,6 +58,7 @@ def columns_of(path: Path) -> list[str] | None:
     """The names of a parquet file's columns; None where it cannot be read."""
     try:
         with open_stream(path) as stream:
+            check_footer(stream)
             return pq.read_schema(stream).names
     except (OSError, ValueError):  # pyarrow's errors are ValueErrors
         return None
@@ -65,13 +67,9 @@ def columns_of(path: Path) -> list[str] | None:
 def rows_of(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a table, a few at a time. DataError where the file is cut or damaged."""
     try:
-        with open_stream(path) as stream, pq.ParquetFile(stream) as file:
-            size = path.stat().st_size
-            reason = too_much(file.metadata, size, rows=ROWS, file=stream)
-            if reason:
-                raise DataError(f"{path.name} is not read: {reason}")
-            for batch in file.iter_batches(ROWS):
-                yield from batch.to_pylist()
+        with open_stream(path) as stream:
+            check_footer(stream)
+            yield from _rows_in(stream, path)
     except DataError:
         raise
     except (OSError, ValueError) as error:
@@ -79,6 +77,16 @@ def rows_of(path: Path) -> Iterator[dict[str, Any]]:
             f"{path.name} cannot be read as parquet ({name(error, 120)}): it is cut off or damaged; have "
             "it written again"
         ) from error
+
+
+def _rows_in(stream: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
+    with pq.ParquetFile(stream) as file:
+        size = path.stat().st_size
+        reason = too_much(file.metadata, size, rows=ROWS, file=stream)
+        if reason:
+            raise DataError(f"{path.name} is not read: {reason}")
+        for batch in file.iter_batches(ROWS):
+            yield from batch.to_pylist()
 
 
 def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:

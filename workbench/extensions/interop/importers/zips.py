@@ -4,13 +4,15 @@ Inspect writes, is read as well; Python's own module knows it from 3.14 on only.
 
 from __future__ import annotations
 
+import os
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from workbench.basics.regular_files import MOST_ENTRIES, open_stream
 from workbench.extensions.interop.importers.values import LONGEST_LINE, Damaged, name
@@ -22,13 +24,18 @@ LOCATOR = b"PK\x06\x07"  # of the end record of large zips
 LONGEST_END = 22 + 65535  # the record that ends a zip, with the longest remark
 MOST_NAMES = 16 << 20  # bytes of a zip's table of contents
 LOCAL_HEADER = 30
+# All members together may unpack to so much: a log says the same again and again, but not without an end.
+LEAST_UNPACKED = 512 << 20
+TIMES_UNPACKED = 50
 
 
-class Zip(NamedTuple):
-    """An open zip."""
+@dataclass
+class Zip:
+    """An open zip. `left`: how many bytes may still be unpacked of it."""
 
     stream: BinaryIO
     file: zipfile.ZipFile
+    left: int
 
     @property
     def members(self) -> list[zipfile.ZipInfo]:
@@ -44,7 +51,8 @@ def opened(path: Path) -> Iterator[Zip]:
             with zipfile.ZipFile(stream) as file:
                 if len(file.infolist()) > MOST_ENTRIES:
                     raise DataError(f"it lists more than {MOST_ENTRIES:,} members")
-                yield Zip(stream, file)
+                size = os.fstat(stream.fileno()).st_size
+                yield Zip(stream, file, max(LEAST_UNPACKED, TIMES_UNPACKED * size))
         except DataError:
             raise
         except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError) as error:
@@ -68,9 +76,15 @@ def _check_contents(stream: BinaryIO) -> None:
 
 
 def member(opened_zip: Zip, info: zipfile.ZipInfo, longest: int = LONGEST_LINE) -> bytes:
-    """The bytes of a member; Damaged where there are more than `longest`, or they are not what was packed."""
+    """The bytes of a member; Damaged where there are more than `longest`, or they are not what was packed. DataError where
+    all that was asked for is too much for a zip of its size."""
     if max(info.file_size, info.compress_size) > longest:
         raise Damaged(f"longer than {longest >> 20} MiB")
+    opened_zip.left -= info.file_size
+    if opened_zip.left < 0:
+        raise DataError(
+            f"it unpacks to more than {TIMES_UNPACKED} times its size; what comes after is not read"
+        )
     try:
         if info.compress_type == ZSTANDARD:
             data = _zstandard(opened_zip.stream, info)
