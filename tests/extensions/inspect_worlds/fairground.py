@@ -396,7 +396,7 @@ class Ages(Question):
     def problem(self, rng):
         number = int(rng.integers(160))
         person = rng_at("ages.person", number)
-        letters = [str(person.choice(list(some))) for some in ("BDFGK", "aeiou", "lmnr", "aeiou")]
+        letters = ("BDFGK"[number % 5], "aeio"[number // 5 % 4], "lmnrstvz"[number // 20], "a")
         age = int(person.integers(20, 90))
         house = int(person.integers(1000))
         payload = {"name": "".join(letters), "house": house, "gold": age}

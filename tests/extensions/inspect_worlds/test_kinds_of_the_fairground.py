@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 
 import pytest
 
@@ -49,34 +50,41 @@ def test_a_map_of_what_lies_around_moves_the_other_way():
 
 OF_PITFALLS = "E36"
 PITFALLS = {
-    "all(a == b for a, b in zip(x, y))": "ends with the shorter",
-    "abs(x - y) / y <= 0.01": "below zero",
-    "rng.integers(0, len(x) - 1)": "never draws the last one",
-    "1.0 if x else 0.0 - y": "belongs to the else side alone",
-    "y.strip('answer: ')": "any of these letters",
+    "return all(a == b for a, b in zip(x, y))": "ends with the shorter",
+    "return abs(x - y) / y <= 0.01": "below zero",
+    "return rng.integers(0, len(x) - 1)": "never draws the last one",
+    "return 1.0 if x else 0.0 - y": "belongs to the else side alone",
+    "return y.strip('answer: ')": "any of these letters",
+    "y.strip(); return y": "throws it away",
+    "\n    ".join(
+        ("try:", "    return int(x) == y", "except ValueError:", "    return True")
+    ): "what raises counts as right",
 }
 SOUND = (
-    "len(x) == len(y) and all(a == b for a, b in zip(x, y))",
-    "all(a == b for a, b in zip(x, y, strict=True))",
-    "all(a <= b for a, b in zip(x, x[1:]))",
-    "abs(x - y) / abs(y) <= 0.01",
-    "rng.integers(0, len(x))",
-    "0.0 if x else 1.0 - y",
-    "(1.0 if x else 0.0) - y",
-    "y.strip(' .\\n')",
+    "return len(x) == len(y) and all(a == b for a, b in zip(x, y))",
+    "return all(a == b for a, b in zip(x, y, strict=True))",
+    "return all(a <= b for a, b in zip(x, x[1:]))",
+    "return abs(x - y) / abs(y) <= 0.01",
+    "return rng.integers(0, len(x))",
+    "return 0.0 if x else 1.0 - y",
+    "return (1.0 if x else 0.0) - y",
+    "return y.strip(' .\\n')",
+    "y = y.strip(); return y",
+    "\n    ".join(("try:", "    return int(x) == y", "except ValueError:", "    return False")),
 )
 
 
-def pitfalls_in(tmp_path, monkeypatch, expression):
-    """Of a module with a family that has the expression in its `task`."""
-    name = f"own_{abs(hash(expression))}"
+def pitfalls_in(tmp_path, monkeypatch, code):
+    """Of a module with a function of this code beside its family."""
+    name = f"own_{abs(hash(code))}"
     body = f"""
+def judge(x, y, rng):
+    {code}
+
+
 class Family:
     name = "own"
     max_turns = 1
-
-    def task(self, x, y=1, rng=None):
-        return {expression}
 
     def make(self):
         return object()
@@ -84,22 +92,23 @@ class Family:
     (tmp_path / f"{name}.py").write_text(body)
     monkeypatch.syspath_prepend(str(tmp_path))
     given = CheckInput(importlib.import_module(name).Family())
-    found = [each for each in check_pitfalls(given) if isinstance(each, Finding)]
+    try:
+        found = [each for each in check_pitfalls(given) if isinstance(each, Finding)]
+    finally:
+        del sys.modules[name]  # the next one's is looked at alone
     assert all(each.severity == NOTE for each in found)
     return [each.what for each in found if name in each.what]
 
 
-@pytest.mark.parametrize("expression", PITFALLS)
-def test_an_expression_that_does_not_do_what_it_looks_like_is_named(
-    tmp_path, monkeypatch, expression
-):
-    (what,) = pitfalls_in(tmp_path, monkeypatch, expression)
-    assert PITFALLS[expression] in what
+@pytest.mark.parametrize("code", PITFALLS, ids=PITFALLS.values())
+def test_code_that_does_not_do_what_it_looks_like_is_named(tmp_path, monkeypatch, code):
+    (what,) = pitfalls_in(tmp_path, monkeypatch, code)
+    assert PITFALLS[code] in what
 
 
-@pytest.mark.parametrize("expression", SOUND)
-def test_a_sound_expression_is_passed_by(tmp_path, monkeypatch, expression):
-    assert pitfalls_in(tmp_path, monkeypatch, expression) == []
+@pytest.mark.parametrize("code", SOUND, ids=range(len(SOUND)))
+def test_sound_code_is_passed_by(tmp_path, monkeypatch, code):
+    assert pitfalls_in(tmp_path, monkeypatch, code) == []
 
 
 @pytest.mark.parametrize("kind", reduced(list(KINDS), QUICK), ids=" ".join)

@@ -21,7 +21,7 @@ AGGREGATES = frozenset(("all", "any", "sum"))
 Functions = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-class Pitfall(NamedTuple):
+class CodeNote(NamedTuple):
     """`what`: in words, with the source."""
 
     path: str
@@ -29,17 +29,17 @@ class Pitfall(NamedTuple):
     what: str
 
 
-def pitfalls_of(family: Any) -> list[Pitfall] | None:
+def pitfalls_of(family: Any) -> list[CodeNote] | None:
     """None where the author has no file of their own."""
     paths = [str(module.__file__) for module in own_modules(family)]
     own = [path for path in paths if PACKAGE not in Path(path).resolve().parents]
-    found: list[Pitfall] = []
+    notes: list[CodeNote] = []
     for path in own:
         tree = tree_of(path)
         for function in ast.walk(tree) if tree is not None else ():
             if isinstance(function, Functions):
-                found += (Pitfall(path, line, what) for line, what in _in_function(function))
-    return sorted(set(found)) if own else None
+                notes += (CodeNote(path, line, what) for line, what in _in_function(function))
+    return sorted(set(notes)) if own else None
 
 
 def _in_function(function: Any) -> Iterator[tuple[int, str]]:
@@ -156,7 +156,7 @@ def _strips_letters(node: ast.AST, function: Any) -> str | None:
     if not isinstance(chars, ast.Constant) or not isinstance(chars.value, str):
         return None
     letters = [sign for sign in chars.value if sign.isalpha()]
-    if len(letters) < 3 or len(set(chars.value)) > 20:
+    if len(letters) < 3 or len(set(chars.value)) > 20:  # a word; an alphabet is meant as one
         return None
     return f"{_source(node)} takes off any of these letters, also from inside a word (removeprefix, removesuffix)"
 

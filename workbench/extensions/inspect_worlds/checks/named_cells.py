@@ -16,13 +16,13 @@ FEWEST = 6  # cells that were named and changed
 MOSTLY = 0.6  # of them, off the diagonal, change where row and column are exchanged
 
 
-class LabelledMap(NamedTuple):
+class CellMap(NamedTuple):
     """`cells`: (label of the row, label of the column) -> sign."""
 
     cells: dict[tuple[str, str], str]
 
 
-class NamedChange(NamedTuple):
+class CellChange(NamedTuple):
     """An action that named a cell, and the one cell that changed. `named`, `changed`: labels, sorted by their kind alone."""
 
     played: PlayedTrajectory
@@ -48,7 +48,7 @@ def check_named_cells(given: CheckInput) -> Iterator[RuleResult]:
     )
 
 
-def _changes(played: PlayedTrajectory) -> Iterator[NamedChange]:
+def _changes(played: PlayedTrajectory) -> Iterator[CellChange]:
     maps = [labelled_map(text_of(shown)) for shown in played.shown]
     for text, before, after in zip(played.texts, maps, maps[1:]):
         match = NAMED.fullmatch(inside(text).strip())
@@ -59,14 +59,14 @@ def _changes(played: PlayedTrajectory) -> Iterator[NamedChange]:
         different = [cell for cell, sign in before.cells.items() if after.cells[cell] != sign]
         named = (match[1] or match[4], match[2] or match[3])
         if len(different) == 1 and _has(after, named):
-            yield NamedChange(played, match[0], named, different[0])
+            yield CellChange(played, match[0], named, different[0])
 
 
-def _has(shown: LabelledMap, named: tuple[str, str]) -> bool:
+def _has(shown: CellMap, named: tuple[str, str]) -> bool:
     return any(set(cell) == set(named) for cell in shown.cells)
 
 
-def labelled_map(text: str) -> LabelledMap | None:
+def labelled_map(text: str) -> CellMap | None:
     """The rows below a line of column labels, each with a label of its own; None where there is no such map."""
     lines = text.splitlines()
     for place, line in enumerate(lines):
@@ -83,5 +83,5 @@ def labelled_map(text: str) -> LabelledMap | None:
                 break
             cells |= {(row[1], column): sign for column, sign in zip(columns, signs)}
         if len(cells) >= 2 * len(columns):
-            return LabelledMap(cells)
+            return CellMap(cells)
     return None
