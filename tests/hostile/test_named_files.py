@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from workbench.basics import regular_files
 from workbench.basics.regular_files import SMALL_HOLE, FileError, read_regular
 from workbench.run.store import Run
 from workbench.values.errors import StoreError
@@ -106,3 +108,21 @@ def test_an_evaluation_of_a_name_that_is_never_written_is_none(tmp_path):
     (folder / "step-00000002.json").write_bytes(b"{}")  # negative control
     with pytest.raises(StoreError):
         run.evaluations()
+
+
+def test_what_the_disk_packs_or_has_not_written_is_no_hole(tmp_path, monkeypatch):
+    """Such a disk says that it holds less, and knows all of it as data; of a hole it knows none."""
+    packed = tmp_path / "packed"
+    packed.write_bytes(b"x" * (1 << 20))
+    sparse = tmp_path / "sparse"
+    with open(sparse, "wb") as file:
+        file.truncate(1 << 20)
+        file.write(b"x")
+    for path, expected in ((packed, False), (sparse, True)):
+        with open(path, "rb") as file:
+            state = os.fstat(file.fileno())
+            little = SimpleNamespace(st_size=state.st_size, st_blocks=8)
+            assert regular_files.is_hole(file, little, most=1 << 16) is expected
+            monkeypatch.delattr(os, "SEEK_DATA")
+            assert not regular_files.is_hole(file, little, most=1 << 16)  # nobody can say
+            monkeypatch.undo()

@@ -29,6 +29,7 @@ MOST_ENTRIES = 20_000  # files and folders that are looked at below one folder
 
 SMALL_HOLE = 64 << 20  # bytes that may be read of a file that the disk does not hold
 TIMES_PACKED = 64  # so much less may a disk hold that packs text
+MOST_PARTS = 4096  # of a file with holes that are counted
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -94,7 +95,7 @@ def read_regular(path: Path, *, most: int, below: Path | None = None, start: int
         state = os.fstat(file.fileno())
         if state.st_size - start > most:
             raise FileError(f"it holds more than {most:,} bytes, which is the most that is read")
-        if is_hole(state):
+        if is_hole(file, state):
             raise FileError(
                 f"it has {state.st_size:,} bytes, of which the disk holds {512 * state.st_blocks:,}: the rest is a hole"
             )
@@ -102,10 +103,36 @@ def read_regular(path: Path, *, most: int, below: Path | None = None, start: int
         return file.read()
 
 
-def is_hole(state: os.stat_result, *, most: int = SMALL_HOLE, times: int = TIMES_PACKED) -> bool:
-    """Whether a file of more than `most` bytes has so many `times` more of them than the disk holds: it takes nothing to make
-    one, and as much memory to read it as it says. A disk that packs files holds less, too; one that does not say says 0."""
-    return state.st_size > most and 0 < 512 * state.st_blocks * times < state.st_size
+def is_hole(
+    file: BinaryIO,
+    state: os.stat_result,
+    *,
+    most: int = SMALL_HOLE,
+    times: int = TIMES_PACKED,
+) -> bool:
+    """Whether a file of more than `most` bytes has so many `times` more of them than it was given: it takes nothing to make one,
+    and as much memory to read it as it says. A disk that packs files, or has not written them yet, says that it holds less; so
+    the parts of the file are asked for, too, which such a disk knows as data."""
+    blocks = getattr(state, "st_blocks", 0)
+    if state.st_size <= most or not 0 < 512 * blocks * times < state.st_size:
+        return False
+    return _bytes_given(file.fileno(), state.st_size) * times < state.st_size
+
+
+def _bytes_given(descriptor: int, size: int) -> int:
+    """How many bytes of a file are no hole; all where the system does not say."""
+    given = 0
+    place = 0
+    for _ in range(MOST_PARTS):
+        try:
+            start = os.lseek(descriptor, place, os.SEEK_DATA)
+            place = os.lseek(descriptor, start, os.SEEK_HOLE)
+        except OSError as error:
+            return given if error.errno == errno.ENXIO else size  # no data behind this place
+        except AttributeError:
+            return size
+        given += place - start
+    return given
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def _check_weight_file(path: Path, name: str) -> None:
         length = int.from_bytes(weight_file.read(8), "little")
         header = weight_file.read(length) if length <= LONGEST_HEADER else b""
         state = os.fstat(weight_file.fileno())
+        hole = is_hole(weight_file, state, times=TIMES_PACKED)
     if length > LONGEST_HEADER:
         raise PolicyError(
             f"{name}: {path.name} says that it has {length:,} bytes of names, and {LONGEST_HEADER:,} are read at most; "
@@ -101,7 +102,7 @@ def _check_weight_file(path: Path, name: str) -> None:
             f"{name}: {path.name} has {state.st_size:,} bytes, and its tensors end at {end:,}; it is damaged, or no file of "
             "weights"
         )
-    if is_hole(state, times=TIMES_PACKED):
+    if hole:
         raise PolicyError(
             f"{name}: {path.name} has {state.st_size:,} bytes, of which the disk holds {512 * state.st_blocks:,}: the rest "
             "is a hole, and reads as zeros. Finish the download, or take the model from where it was first published"
