@@ -113,8 +113,7 @@ def is_hole(
     """Whether a file of more than `most` bytes has so many `times` more of them than it was given: it takes nothing to make one,
     and as much memory to read it as it says. A disk that packs files, or has not written them yet, says that it holds less; so
     the parts of the file are asked for, too, which such a disk knows as data."""
-    blocks = getattr(state, "st_blocks", 0)
-    if state.st_size <= most or not 0 < 512 * blocks * times < state.st_size:
+    if state.st_size <= most or not 0 < 512 * state.st_blocks * times < state.st_size:
         return False
     return _bytes_given(file.fileno(), state.st_size) * times < state.st_size
 
