@@ -94,3 +94,14 @@ def test_the_terminal_shows_and_lints_them(tmp_path, capsys):
     assert [a["rule"] for a in answers if any(f["severity"] == "error" for f in a["findings"])] == [
         "R4"
     ]
+
+
+@pytest.mark.parametrize("command", ["show", "lint"])
+def test_a_file_that_is_no_rollouts_is_told_what_would_be(command, tmp_path, capsys):
+    """It exists, so that "there is no run folder" would be no answer."""
+    other = tmp_path / "dump.parquet"
+    other.write_bytes(b"no table")
+    assert cli.main([command, str(other)]) != 0
+    assert "holds no rollouts that can be read here; known are" in capsys.readouterr().err
+    assert cli.main([command, str(tmp_path / "missing.parquet")]) != 0
+    assert "there is no run folder" in capsys.readouterr().err

@@ -114,7 +114,7 @@ class Run(Shown):
                     "nothing had been done yet. Start it again with `workbench train`"
                 )
             raise StoreError(
-                f"there is no run folder {path}: expected a run directory, see wb.runs()"
+                f"there is no run folder {path}: expected one (wb.runs()) or another framework's rollouts"
             )
         if not (path / "run.json").is_file():
             raise StoreError(

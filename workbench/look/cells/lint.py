@@ -47,7 +47,6 @@ from workbench.values import Group, Trajectory, View
 from workbench.values.errors import (
     DataError,
     MissingPackageError,
-    StoreError,
     WorkbenchError,
     nearest,
 )
@@ -143,10 +142,6 @@ def _opened(path: Path) -> Any:
     """A run, or the rollouts of another framework."""
     if is_of_another_framework(path):
         return service("read_rollouts", f"reading {path}")(path)
-    if path.suffix and not path.exists():
-        raise StoreError(
-            f"there is nothing at {path}: expected a run folder, or rollouts of another framework"
-        )
     return open_run(path)
 
 

@@ -151,6 +151,9 @@ def is_of_another_framework(path: Path) -> bool:
         return False
     if is_run or not has_service("looks_like_rollouts"):
         return False
+    # A file is no run: who reads rollouts says what is wrong with it.
+    if path.is_file() and not path.with_name("run.json").exists():
+        return True
     return service("looks_like_rollouts", f"reading {path}")(path)
 
 
