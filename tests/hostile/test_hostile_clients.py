@@ -19,6 +19,7 @@ from workbench.chat import ChatFormat
 from workbench.engines import TransformersEngineConfig, open_engine
 from workbench.engines.policy import load_policy
 from workbench.extensions.agents import bounded_protocol
+from workbench.extensions.agents import gateway as gateway_module
 from workbench.extensions.agents.gateway import HttpCall, OpenAttempt, gateway
 from workbench.extensions.agents.messages import GivenAnswer
 from workbench.extensions.agents.wires.fields import FieldRules
@@ -282,6 +283,18 @@ def test_negative_control_a_call_that_is_answered_late_is_waited_for(quick_gatew
         call.answer.set_result(GivenAnswer("yes", (), "msg_1", "stop"))
         assert line.recv(100).startswith(b"HTTP/1.1 200")
     gateway().close(attempt)
+
+
+@pytest.mark.parametrize("most, status", [(2_000, b"413"), (1 << 30, b"200")])
+def test_all_calls_of_an_attempt_have_a_bound_together(gateway_at, monkeypatch, most, status):
+    """The second value is the negative control. A call that is delivered again takes no more room."""
+    attempt, id = gateway_at
+    monkeypatch.setattr(gateway_module, "MOST_KEPT_BYTES", attempt.kept + most)
+    address = ("127.0.0.1", gateway().port)
+    for text in ("a" * 1_500, "b" * 1_500):
+        body = json.dumps({"messages": [{**ASK, "content": text}]}).encode()
+        answer, _ = said_to(address, request(f"/{id}{ROUTES[0]}", attempt.secret, body))
+    assert status in answer[:20]
 
 
 def test_too_many_connections_to_the_gateway_close_each_other(monkeypatch):

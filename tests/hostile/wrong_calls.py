@@ -499,6 +499,12 @@ RIGHT: dict[str, Callable[[Sound], dict[str, Any]]] = {
 }
 
 
+def batch_of(at: Sound) -> Any:
+    from workbench.learn.batch import Batch
+
+    return Batch.from_groups(at.groups)
+
+
 def _method(
     of: Callable[[Sound], Any], method: str, /, **given: Any
 ) -> Callable[[Sound], dict[str, Any]]:
@@ -523,6 +529,18 @@ RIGHT_OF_METHODS: dict[str, Callable[[Sound], dict[str, Any]]] = {
     "Run.save": lambda at: {
         CALLED_ITSELF: wb.show(at.run).save,
         "path": at.folder / "view.html",
+    },
+    "Batch.describe_token": _method(batch_of, "describe_token", index=0),
+    "Batch.select": _method(batch_of, "select", trajectories=[0]),
+    "Batch.with_a_token_after": _method(batch_of, "with_a_token_after", trajectories=[0]),
+    "Progress.update": _method(lambda at: wb.progress(3, "x"), "update", done=1),
+    "Progress.say": _method(lambda at: wb.progress(3, "x"), "say", text="x"),
+    "FunctionTool.complaint": _method(
+        lambda at: at.calculator, "complaint", arguments={"expression": "1"}
+    ),
+    "CollectConfig.runs_like": lambda at: {
+        CALLED_ITSELF: wb.CollectConfig().runs_like,
+        "other": wb.CollectConfig(),
     },
     "RunningRun.wait": _method(lambda at: wb.attach(at.folder / "run"), "wait"),
     "RunningRun.stop": _method(lambda at: wb.attach(at.folder / "run"), "stop"),

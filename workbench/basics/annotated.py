@@ -30,6 +30,11 @@ from workbench.values.errors import DataError, WorkbenchError, own_line, shorten
 
 # Whose values are no stand-ins for ours: Python's own library, and those of numbers and tables.
 _LIBRARY = (sys.stdlib_module_names - {"types", "unittest"}) | {"numpy", "pandas", "torch"}
+FIRST_PARTS = 8  # of a list that are looked at, to say what an error comes from
+# Methods of a value that say what it is, and change nothing.
+_LOOKS = frozenset(
+    f"__{name}__" for name in "repr str format eq ne lt le gt ge hash len bool".split()
+)
 LONGEST_NAME = 255  # bytes of a file's name
 _ANYTHING = (Any, object, typing.Hashable)
 _UNIONS = (typing.Union, types.UnionType)
@@ -62,7 +67,11 @@ def checked(name: str, function: Callable) -> Callable:
         try:
             return function(*bound.args, **bound.kwargs)
         except Exception as error:
-            if isinstance(error, WorkbenchError) or own_line(error):
+            if isinstance(error, WorkbenchError):
+                raise
+            if looked := _look_that_raised(error):
+                raise DataError(f"{name} cannot look at what it was handed: {looked}") from error
+            if own_line(error):
                 raise
             if handed := _what_it_was(error, bound.arguments):
                 raise DataError(f"{name} was handed {handed}") from error
@@ -83,19 +92,42 @@ def checked_methods(cls: type) -> type:
     return cls
 
 
+def _look_that_raised(error: Exception) -> str:
+    """What is said of an error that a method of the user's own raised which only looks at a value (`__repr__`, `__eq__`,
+    `__len__` ...): "" for any other. What the caller hands over to be called raises what it likes."""
+    line = own_line(error)
+    if line is None or line.name not in _LOOKS:
+        return ""
+    return f"its {line.name} ended in {type(error).__name__}: {error} ({where_raised(error)})"
+
+
 def _what_it_was(error: Exception, arguments: Mapping[str, Any]) -> str:
     """What was handed over, in words, that an error out of the depth comes from; "" where nothing says so."""
     if isinstance(error, (RecursionError, MemoryError)):
         return "something too large, nested too deeply, or in itself"
     if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         return f"what no file is called: {shown(error.filename)}"
+    if is_symlink_loop(error):
+        return f"what no file is called: {error}"
     foreign = [
-        f"{name} = {shown(value)}" for name, value in arguments.items() if _is_foreign(value)
+        f"{name} = {shown(value)}" for name, value in arguments.items() if _holds_foreign(value)
     ]
     if not foreign or not isinstance(error, (AttributeError, TypeError, LookupError)):
         return ""
     words = f"{type(error).__name__}: {error} ({where_raised(error)})"
     return f"{' and '.join(foreign)}, of a class that is not known here, and ended in {words}"
+
+
+def is_symlink_loop(error: BaseException) -> bool:
+    """Whether it is what `Path.resolve` says of links that lead in a circle; from Python 3.13 on it says nothing."""
+    return isinstance(error, RuntimeError) and str(error).startswith("Symlink loop")
+
+
+def _holds_foreign(value: Any) -> bool:
+    """Whether it is of a class of the user's, or a list that begins with some."""
+    held = value.tolist() if type(value).__module__ == "numpy" else value
+    parts = held[:FIRST_PARTS] if type(held) in (list, tuple) else ()
+    return _is_foreign(value) or any(map(_is_foreign, parts))
 
 
 def unreadable(name: str, parameter: str, value: Any, error: Exception) -> DataError:

@@ -10,6 +10,7 @@ import time
 import traceback
 from pathlib import Path
 
+from workbench.basics.annotated import is_symlink_loop
 from workbench.values.errors import own_line
 
 UNEXPECTED = 3
@@ -48,7 +49,7 @@ def _is_of_a_file_name(error: BaseException) -> bool:
     """Whether a name is too long, or a link that leads to itself: only one that the user gave can be."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENAMETOOLONG, errno.ELOOP)
-    return isinstance(error, RuntimeError) and str(error).startswith("Symlink loop")
+    return is_symlink_loop(error)
 
 
 def _write_log(error: BaseException) -> str:

@@ -24,7 +24,8 @@ import numpy as np
 
 from workbench.basics.tensors import Tensor, torch
 from workbench.values import Group, Segment, StopReason, Trajectory, Turn, trajectories_of
-from workbench.values.errors import DataError
+from workbench.values.errors import DataError, shortened
+from workbench.values.parts import whole
 from workbench.values.view import Shown
 
 
@@ -147,7 +148,9 @@ class Batch(Shown):
         return int(self.group_of_trajectory_N.max()) + 1
 
     def describe_token(self, index: int) -> str:
-        """Where flat token `index` is, for an error message."""
+        """Where flat token `index` is, for an error message. Raises DataError for one that is not there."""
+        if not 0 <= whole("index", index) < self.num_tokens:
+            raise DataError(f"tokens are numbered 0..{self.num_tokens - 1}, got {index}")
         trajectory = int(self.trajectory_of_token_T[index])
         return (
             f"trajectory {self.names_N[trajectory]}, segment {int(self.segment_of_token_T[index])}, "
@@ -157,7 +160,7 @@ class Batch(Shown):
     def select(self, trajectories: Sequence[int] | Tensor) -> Batch:
         """A new batch of these trajectories (indices into N), whole, in the given order; groups keep their identity
         but are numbered anew in order of appearance. Raises DataError for an index that repeats or is out of range."""
-        chosen = torch.as_tensor(trajectories, dtype=torch.int64)
+        chosen = _indices(trajectories)
         self._refuse_other_rows(chosen)
         segments = torch.cat([(self.trajectory_of_segment_S == n).nonzero()[:, 0] for n in chosen])
         tokens = concatenated_ranges(self.segment_offsets, segments)
@@ -207,7 +210,10 @@ class Batch(Shown):
         Returns the batch, where each old token went [T], and where the added ones are [C]. Raises DataError for a
         trajectory without a token.
         """
-        ends = self.last_token_N[trajectories]
+        chosen = _indices(trajectories)
+        if bool(((chosen < 0) | (chosen >= self.num_trajectories)).any()):
+            raise DataError(f"trajectories are numbered 0..{self.num_trajectories - 1}")
+        ends = self.last_token_N[chosen]
         if bool((ends < 0).any()):
             raise DataError("a trajectory without tokens has no end to add a token to")
         added_S = torch.zeros(self.num_segments, dtype=torch.int64)
@@ -221,6 +227,22 @@ class Batch(Shown):
         source[old_T] = torch.arange(self.num_tokens)
         source[added] = ends
         return taken(self, source, offsets), old_T, added
+
+
+def _indices(trajectories: Any) -> Tensor:
+    """The numbers of trajectories [C]. Raises DataError for what is no list of whole numbers."""
+    try:
+        chosen = torch.as_tensor(trajectories)
+    except Exception as error:
+        raise DataError(
+            f"expected numbers of trajectories, got {shortened(trajectories)}"
+        ) from error
+    is_whole = not (chosen.is_floating_point() or chosen.is_complex()) or not chosen.numel()
+    if chosen.ndim != 1 or not is_whole or chosen.is_meta:
+        raise DataError(
+            f"expected a list of numbers of trajectories, got {shortened(trajectories)}"
+        )
+    return chosen.to(torch.int64)
 
 
 def taken(batch: Batch, source: Tensor, offsets: Tensor) -> Batch:

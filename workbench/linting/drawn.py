@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from workbench.basics.digits import whole_in
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 from workbench.linting.evidence import Evidence
 from workbench.linting.logprobs import SCRIPTED
@@ -126,7 +127,7 @@ def check_ended(evidence: Evidence) -> Iterator[RuleResult]:
         row = known[attempt]
         place = evidence.place(
             row,
-            segment=int(segment) if segment.isdigit() else None,
+            segment=whole_in(segment),
             position=len(request.prompt_ids),
         )
         if completion is None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from workbench.basics.digits import whole_in
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked
 from workbench.engines.recorder import Exchange
 from workbench.linting.evidence import Evidence
@@ -44,18 +45,18 @@ def journal_of(evidence: Evidence) -> list[JournalEntry]:
     turns = Counter()
     entries = []
     for exchange in sorted(evidence.journal or (), key=_segment_of):
-        key, _, number = exchange.request.session.rpartition("/")
-        if key in index and number.isdigit():
+        key, _, words = exchange.request.session.rpartition("/")
+        number = whole_in(words)
+        if key in index and number is not None:
             answered = exchange.completion is not None and exchange.completion.finish != "error"
-            entries.append(JournalEntry(index[key], int(number), turns[key], exchange, answered))
+            entries.append(JournalEntry(index[key], number, turns[key], exchange, answered))
             turns[key] += answered
     return entries
 
 
 def _segment_of(exchange: Exchange) -> int:
     """Turns are numbered by segments, and a program may go back to an earlier one."""
-    number = exchange.request.session.rpartition("/")[2]
-    return int(number) if number.isdigit() else 0
+    return whole_in(exchange.request.session.rpartition("/")[2]) or 0
 
 
 def token(evidence: Evidence, token_id: int) -> str:

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from tqdm import std, tqdm
 
+from workbench.basics.annotated import checked_methods
 from workbench.look.escape import visible
 from workbench.values.errors import ConfigError
 
@@ -52,6 +53,7 @@ class ProgressLines(Terminal):
         self._put(str(self))
 
 
+@checked_methods
 class Progress:
     """Counts up to `total` (None: not known) on a bar of tqdm. Use `progress(...)` to make one, as a context manager.
 

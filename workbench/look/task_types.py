@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from workbench.basics.annotated import checked_methods
+from workbench.basics.digits import whole_in
 from workbench.basics.evenly import evenly
 from workbench.look import doc, words
+from workbench.look.escape import visible
 from workbench.look.figures import Plot, Trace
 from workbench.look.html import view_from
 from workbench.look.looks import BLUE, GREEN, GREY, ORANGE, PURPLE
@@ -140,7 +142,8 @@ class ByKind(Shown):
 
 
 def _kind_order(kind: str) -> tuple[bool, int, str]:
-    return (not kind.isdigit(), int(kind) if kind.isdigit() else 0, kind)
+    number = whole_in(kind)
+    return (number is None, number or 0, kind)
 
 
 # ------------------------------------------------------------------------------------------------ from a run
@@ -178,7 +181,8 @@ def _kind(task: Task, key: str) -> str:
     if key not in task.payload:
         has = ", ".join(map(repr, task.payload)) or "nothing"
         raise DataError(f"task {task.id} says no {key!r}; its payload says {has}")
-    return str(task.payload[key])
+    # As it is shown: a kind may be a stranger's text, and it is asked for by its name.
+    return visible(task.payload[key])
 
 
 def _evaluated(run: Run) -> dict[Side, Sequence[Group]]:

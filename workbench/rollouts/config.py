@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from workbench.basics.annotated import checked_methods
 from workbench.basics.settings import Inert, above, at_least, check_settings, one_of
 from workbench.values.tokens import HISTORIES
 from workbench.worlds.runners import EnvRunner, InlineRunner, ThreadRunner
@@ -12,6 +13,7 @@ from workbench.worlds.runners import EnvRunner, InlineRunner, ThreadRunner
 GREEDY = {"temperature": 0.0, "top_p": 1.0}  # sampling of the likeliest tokens
 
 
+@checked_methods
 @dataclass(frozen=True)
 class CollectConfig:
     """How trajectories are sampled. Limits on moves belong to the environment, limits on tokens and exchanges live here."""

@@ -23,6 +23,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Protocol
 
+from workbench.basics.annotated import checked_methods
 from workbench.basics.extensions import provided
 from workbench.basics.plugins import NameTable, is_named, load_named, not_importable
 from workbench.tools.action_format import shown
@@ -73,6 +74,7 @@ class Tool(Protocol):
     # close() -> None, of a trusted one with state: its trajectory is over
 
 
+@checked_methods
 @dataclass(frozen=True)
 class FunctionTool:
     """A tool around a typed function, or around a class with a method `call`: then one instance per trajectory.

@@ -136,7 +136,7 @@ class Session(Shown):
         longer list begins with the shorter one. No held-out problem is among them, whatever the seeds."""
         own = self.config.train.tasks_per_step
         whole("step", step)
-        count = own if count is None else whole("count", count)
+        count = own if count is None else _counted("count", count)
         if self.chooser is not None:
             return self.chooser.choose(step, count).tasks
         return env_tasks(

@@ -57,7 +57,8 @@ def refuse_unstartable(config: Config) -> None:
 
 
 def device_of(name: str) -> str:
-    """The device itself: "auto" is a GPU where there is one, and each process of a machine has its own."""
+    """The device itself: "auto" is a GPU where there is one, and each process of a machine has its own. Raises ConfigError where
+    this torch cannot compute on it."""
     import torch
 
     if name == "auto":
@@ -68,5 +69,20 @@ def device_of(name: str) -> str:
             "policy.device = 'cpu' works everywhere, `workbench doctor` says what torch was built for"
         )
     if name == "cuda" and "LOCAL_RANK" in os.environ:
-        return f"cuda:{os.environ['LOCAL_RANK']}"
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
+    _refuse_unusable(name)
     return name
+
+
+def _refuse_unusable(device: str) -> None:
+    """Raises ConfigError for a name that is no device, and for one that torch knows and cannot compute on here: each kind says so
+    with an error of its own."""
+    import torch
+
+    try:
+        torch.zeros(1, device=device).item()
+    except Exception as error:
+        raise ConfigError(
+            f"policy.device = {device!r}, and torch {torch.__version__} cannot compute on it here ({type(error).__name__}); "
+            "expected auto, cpu, cuda or cuda:0 ...; `workbench doctor` says what torch was built for"
+        ) from error

@@ -54,6 +54,9 @@ from workbench.values.errors import EngineError, where_raised
 
 MOST_BYTES = 16 << 20  # of a request
 MOST_VALUES_BYTES = 256 << 20  # that the values of a request's JSON may take
+MOST_KEPT_BYTES = (
+    256 << 20
+)  # of all calls of one attempt: each is kept for a retry until the attempt ends
 MOST_OPEN = 64  # calls of one attempt that wait at once
 KNOWN_KEYS = 4096  # attempts that have ended and are still told so
 START_S = 20.0
@@ -101,6 +104,7 @@ class OpenAttempt:
     late: int = 0  # calls that came after the end
     active: float = field(default_factory=time.monotonic)  # when it last did something
     waiting: int = 0  # calls that are not answered yet
+    kept: int = 0  # bytes of its calls
     _by_body: dict[str, list[HttpCall]] = field(default_factory=dict)
     _by_idempotency: dict[str, HttpCall] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -126,6 +130,12 @@ class OpenAttempt:
                 same.repeats += 1
                 same.gone = False
                 return same
+            if self.kept + len(body) > MOST_KEPT_BYTES:
+                most = f"{MOST_KEPT_BYTES >> 20} MB"
+                raise RefusedCall(
+                    413, "too_large", f"all calls of a trajectory have at most {most}"
+                )
+            self.kept += len(body)
             call = HttpCall(self, asked, wire)
             self.waiting += 1
             call.answer.add_done_callback(self._is_answered)

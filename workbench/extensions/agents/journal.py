@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from workbench.basics.canonical_json import read_lines
+from workbench.basics.digits import whole_in
 from workbench.engines.base import Completion, Request
 from workbench.run.writer import append_line, make_folder, remove_file
 from workbench.values import Sampling
@@ -83,10 +84,10 @@ class CallJournal:
         make_folder(folder)
         known: dict[str, Mapping[str, Any]] = {}
         for path in sorted(folder.glob(f"{PURPOSE}-*.jsonl")):
-            number = path.name.split("-")[1]
-            if number.isdigit() and int(number) < step - 1:
+            number = whole_in(path.name.split("-")[1])
+            if number is not None and number < step - 1:
                 remove_file(path)
-            elif number.isdigit() and int(number) == step:
+            elif number == step:
                 records = read_lines(path, skip_damaged=True, below=self.run).records
                 known |= {record["digest"]: record for record in records}
         return StepJournal(folder / f"{PURPOSE}-{step:06d}-{os.getpid()}.jsonl", known)

@@ -11,6 +11,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+from workbench.basics.digits import whole_in
 from workbench.basics.shipped import shipped_folder
 from workbench.extensions.doctor.report import MachineFact
 
@@ -47,7 +48,7 @@ def usable_cores() -> float:
 def threads(cores: float, omp_num_threads: str | None, load: float) -> list[MachineFact]:
     """Threads per process against the cores there are, and what else is running (`load`: busy threads)."""
     fact = f"{cores:g} cores usable, OMP_NUM_THREADS={omp_num_threads or 'not set'}"
-    wanted = int(omp_num_threads) if (omp_num_threads or "").isdigit() else os.cpu_count() or 1
+    wanted = whole_in(omp_num_threads or "") or os.cpu_count() or 1
     if wanted > cores:
         findings = [
             machine_fact(

@@ -12,6 +12,7 @@ from math import comb
 
 import numpy as np
 
+from workbench.basics.digits import whole_in
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_tasks.answers import (
     LEAST,
@@ -243,7 +244,8 @@ def _others(one: SolverAnswer, between: str, rng: np.random.Generator) -> Iterat
 
 
 def _size(item: str) -> tuple[bool, int, str]:
-    return (not item.isdigit(), int(item) if item.isdigit() else 0, item)
+    number = whole_in(item)
+    return (number is None, number or 0, item)
 
 
 def _kind_of(items: Sequence[str]) -> str:

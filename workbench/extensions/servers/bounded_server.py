@@ -19,8 +19,9 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from workbench.basics.regular_files import json_memory, parse_json
@@ -30,11 +31,11 @@ IDLE_S = 30.0  # for a request as a whole, and without one, before a connection 
 MOST_CONNECTIONS = 256  # at a time; for one beyond, the one that has been waiting longest for its request is closed
 ROOM_S = 1.5  # that a new connection waits until there is room
 TAKEN_S = 1.0  # in which a client takes a piece of its answer, where another one waits for room
-LARGEST_HELD = 4  # bodies of the largest kind at a time: the memory of all requests under way
+LARGEST_HELD = 4  # bodies of the largest kind at a time: the memory of all large requests under way
 MOST_VALUES_BYTES = 128 << 20  # that the values of one body's JSON may take
-REST_BYTES = (
-    64_000  # of a body that will be refused: so much is read first, so that the refusal arrives
-)
+REST_BYTES = 64_000  # of a body that will be refused: so much is read first, so that the refusal arrives; one as small needs no room
+MOST_HEAD_BYTES = 65_536  # of all header lines of a request together
+LAST_PORT = 65_535
 SHORTEST_KEY = 12
 
 
@@ -90,8 +91,15 @@ class BoundedServer(ThreadingHTTPServer):
         # Connections that wait for a request, or its rest: since when; the longest first.
         self._waiting: dict[socket.socket, float] = {}
         self._sending: dict[socket.socket, float] = {}  # that are handed a piece: since when
-        self._held = 0  # bytes of bodies
+        self._held = 0  # bytes of large bodies
+        # Large bodies that are still coming: their sizes, and since when; the longest first.
+        self._coming: dict[socket.socket, tuple[int, float]] = {}
         self._guard = threading.Lock()
+        self._room = threading.Condition(self._guard)
+        if not 0 <= port <= LAST_PORT:
+            raise ConfigError(
+                f"a port is a number from 0 (any free one) to {LAST_PORT}, got {port}"
+            )
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:
@@ -101,6 +109,8 @@ class BoundedServer(ThreadingHTTPServer):
                 f"cannot listen on {host} port {port}: {error.strerror or error}; name another --port (0: "
                 "any free one)"
             ) from error
+        except (TypeError, ValueError) as error:  # characters that no host has
+            raise ConfigError(f"expected a host's name or address, got {host!r}") from error
 
     @property
     def url(self) -> str:
@@ -154,6 +164,7 @@ class BoundedServer(ThreadingHTTPServer):
         """A whole request came."""
         with self._guard:
             self._waiting.pop(connection, None)
+            self._coming.pop(connection, None)
 
     @contextmanager
     def sends(self, connection: socket.socket) -> Iterator[None]:
@@ -166,16 +177,37 @@ class BoundedServer(ThreadingHTTPServer):
             with self._guard:
                 self._sending.pop(connection, None)
 
-    def hold(self, size: int, most: int) -> bool:
-        """Whether there is room for a body of `size` bytes among the `most` of all; then it counts until it is let go."""
-        with self._guard:
+    def hold(self, connection: socket.socket, size: int, most: int) -> bool:
+        """Whether there is room for a body of `size` bytes among the `most` of all; then it counts until it is let go. Bodies
+        that have been coming for longer than TAKEN_S give way: whoever announces much and sends little keeps nobody out."""
+        with self._room:
+            over = self._held + size - most
+            if over > 0 and self._end_slow_bodies(over):
+                self._room.wait_for(lambda: self._held + size <= most, ROOM_S)
             has_room = self._held + size <= most
-            self._held += size if has_room else 0
+            if has_room:
+                self._held += size
+                self._coming[connection] = (size, time.monotonic())
         return has_room
 
+    def _end_slow_bodies(self, over: int) -> bool:
+        """Break connections until `over` bytes will be free, those first whose bodies have been coming the longest; False:
+        there are not enough of them, and none was broken."""
+        before = time.monotonic() - TAKEN_S
+        slow = [(line, size) for line, (size, since) in self._coming.items() if since < before]
+        if sum(size for _, size in slow) < over:
+            return False
+        for line, size in slow:
+            if over <= 0:
+                break
+            over -= size
+            self._break(line)
+        return True
+
     def let_go(self, size: int) -> None:
-        with self._guard:
+        with self._room:
             self._held -= size
+            self._room.notify_all()
 
     def _give_up(self, *, longest: bool = False) -> None:
         """Break the connections that have waited IDLE_S. `longest`: else that which waited longest for its request, else those
@@ -186,10 +218,15 @@ class BoundedServer(ThreadingHTTPServer):
             if longest and not over:
                 over = list(self._waiting)[:1] or _before(now - TAKEN_S, self._sending)
             for connection in over:
-                self._waiting.pop(connection, None)
-                self._sending.pop(connection, None)
-                with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+                self._break(connection)
+
+    def _break(self, connection: socket.socket) -> None:
+        """Its thread notices; the guard is held."""
+        self._waiting.pop(connection, None)
+        self._sending.pop(connection, None)
+        self._coming.pop(connection, None)
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away in the middle is no news; anything else is said on stderr by the base class."""
@@ -200,6 +237,22 @@ class BoundedServer(ThreadingHTTPServer):
 def _before(moment: float, connections: Mapping[socket.socket, float]) -> list[socket.socket]:
     """Those that have been at it since before `moment`."""
     return [connection for connection, since in connections.items() if since < moment]
+
+
+class _Head:
+    """The lines of a request's head, as far as they may reach together. Each reader of lines has a bound of its own for one
+    line and for their number: 6 MB a connection."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._left = MOST_HEAD_BYTES
+
+    def readline(self, size: int) -> bytes:
+        line = self._file.readline(min(size, self._left + 1))
+        self._left -= len(line)
+        if self._left < 0:
+            raise LineTooLong("the head of the request")
+        return line
 
 
 def _is_key(key: str) -> bool:
@@ -239,6 +292,14 @@ class BoundedHandler(BaseHTTPRequestHandler):
         finally:
             self.server.let_go(self._held)
 
+    def parse_request(self) -> bool:
+        whole = self.rfile
+        self.rfile = _Head(whole)
+        try:
+            return super().parse_request()
+        finally:
+            self.rfile = whole
+
     def send_response(self, code: int, message: str | None = None) -> None:
         self._has_begun = True
         super().send_response(code, message)
@@ -260,12 +321,14 @@ class BoundedHandler(BaseHTTPRequestHandler):
         refusal = self._refusal() if size > REST_BYTES else None
         if size > self.most_body_bytes:
             refusal = 413, f"expected at most {self.most_body_bytes} bytes, got {size}"
-        elif refusal is None and not self.server.hold(size, LARGEST_HELD * self.most_body_bytes):
-            refusal = 503, "too many large requests are under way; ask again later"
+        elif refusal is None and size > REST_BYTES:
+            if self.server.hold(self.connection, size, LARGEST_HELD * self.most_body_bytes):
+                self._held = size
+            else:
+                refusal = 503, "too many large requests are under way; ask again later"
         if refusal is not None:
             self.close_connection = True
             return self.refuse(*refusal)
-        self._held = size
         return self.rfile.read(size)
 
     def may_ask(self) -> bool:
