@@ -28,7 +28,13 @@ from torch import Tensor, nn
 
 from workbench.extensions.native.kernel import addresses
 from workbench.extensions.native.last_layer import ROTATION, TOKENS, can_narrow, decoder_layers
-from workbench.extensions.native.layer_kernel import Heads, layer_kernel
+from workbench.extensions.native.layer_kernel import (
+    Heads,
+    layer_kernel,
+    norm_rows,
+    norm_rows_back,
+    threads,
+)
 from workbench.extensions.native.packed import PassLayout, attend, attend_back
 from workbench.extensions.native.trials import is_close
 from workbench.learn.packing import Part, RunningPass, running_pass
@@ -217,7 +223,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, where, shape, norm, q, k, v, q_bias, k_bias, v_bias, q_norm, k_norm, o):
         x = x.contiguous()
-        normed, inverse = _normed(where.different(x), norm, shape.epsilon)
+        normed, inverse = norm_rows(where.different(x), norm, shape.epsilon)
         made = _projected(normed, (q, k, v), (q_bias, k_bias, v_bias), where)
         turned = (
             _turned(made[0], q_norm, shape, where, of_read=True),
@@ -337,7 +343,7 @@ def _with_residual(
     """The gradients of x, by the norm and around it, and of the norm's weight."""
     is_whole = where.same is None and where.read_R is None
     around = grad if is_whole else None
-    of_x, of_norm = _normed_back(where.different(x), norm, inverse, of_normed, around)
+    of_x, of_norm = norm_rows_back(where.different(x), norm, inverse, of_normed, around)
     if where.same is not None:
         of_x = grad.clone().index_add_(0, where.same.first_U, of_x)
     elif where.read_R is not None:
@@ -351,13 +357,13 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, epsilon, norm, gate, up, down):
         x = x.contiguous()
-        normed, inverse = _normed(x, norm, epsilon)
+        normed, inverse = norm_rows(x, norm, epsilon)
         both = normed @ torch.cat((gate, up)).t()
         rows = len(both)
         width = len(gate)
         gated = torch.empty(rows, width)
         numbers = addresses(*both.split(width, 1), gated)
-        layer_kernel().gate_forward(*numbers, rows, width, 2 * width, _threads())
+        layer_kernel().gate_forward(*numbers, rows, width, 2 * width, threads())
         ctx.save_for_backward(x, normed, inverse, both, gated, norm, gate, up, down)
         return torch.addmm(x, gated, down.t())
 
@@ -372,9 +378,9 @@ class _Gated(torch.autograd.Function):
         rows, width = of_gated.shape
         of_both = torch.empty_like(both)
         parts = (*both.split(width, 1), of_gated, *of_both.split(width, 1))
-        layer_kernel().gate_backward(*addresses(*parts), rows, width, 2 * width, _threads())
+        layer_kernel().gate_backward(*addresses(*parts), rows, width, 2 * width, threads())
         of_weights = _of_weights(of_both, normed, (width, width), any(needed[3:5]))
-        of_x, of_norm = _normed_back(x, norm, inverse, of_both @ torch.cat((gate, up)), grad)
+        of_x, of_norm = norm_rows_back(x, norm, inverse, of_both @ torch.cat((gate, up)), grad)
         return of_x, None, of_norm, *of_weights, of_down
 
 
@@ -395,27 +401,6 @@ def _of_weights(
 
 
 # ------------------------------------------------------------------------------------------ calls of the kernel
-
-
-def _normed(x: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    out = torch.empty_like(x)
-    inverse = torch.empty(len(x))
-    numbers = addresses(x, weight, out, inverse)
-    layer_kernel().norm_forward(*numbers, *x.shape, epsilon, _threads())
-    return out, inverse
-
-
-def _normed_back(
-    x: Tensor, weight: Tensor, inverse: Tensor, grad: Tensor, around: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """The gradients of x, with that of what is around the norm, and of the weight."""
-    of_x = torch.empty_like(x)
-    of_weight = torch.empty_like(weight)
-    also = None if around is None else around.data_ptr()
-    came = addresses(x, weight, inverse, grad)
-    made = addresses(of_x, of_weight)
-    layer_kernel().norm_backward(*came, also, *made, *x.shape, _threads())
-    return of_x, of_weight
 
 
 def _heads(
@@ -448,7 +433,7 @@ def _turned(
     heads = _heads(states, norm, shape, rotation)
     row = None if where.same is None else where.same.row_T.data_ptr()
     to = out.data_ptr(), out.stride(0), len(out)
-    layer_kernel().heads_forward(byref(heads), row, *to, _threads())
+    layer_kernel().heads_forward(byref(heads), row, *to, threads())
     return out
 
 
@@ -489,16 +474,12 @@ def _heads_back(
         of_states.stride(0),
         None if of_norm is None else of_norm.data_ptr(),
         len(of_states),
-        _threads(),
+        threads(),
     )
 
 
 def _by_head(states: Tensor, size: int) -> Tensor:
     return states.unflatten(1, (-1, size)).transpose(0, 1)
-
-
-def _threads() -> int:
-    return torch.get_num_threads()
 
 
 # ------------------------------------------------------------------------------------------ trial

@@ -20,7 +20,12 @@ from torch import Tensor, nn
 from workbench.extensions.native.decoder import fuse_layers
 from workbench.extensions.native.kernel import addresses
 from workbench.extensions.native.last_layer import ROTATION, narrow_last_layer
-from workbench.extensions.native.layer_kernel import layer_kernel
+from workbench.extensions.native.layer_kernel import (
+    layer_kernel,
+    norm_rows,
+    norm_rows_back,
+    threads,
+)
 from workbench.extensions.native.scores import score_by_kernel
 from workbench.extensions.native.trials import is_close
 from workbench.values.errors import EngineError, LearnerError
@@ -221,27 +226,14 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, epsilon):
         x = x.contiguous()
-        out = torch.empty_like(x)
-        width = x.shape[-1]
-        rows = x.numel() // width
-        inverse = torch.empty(rows)
-        layer_kernel().norm_forward(
-            *addresses(x, weight, out, inverse), rows, width, epsilon, _threads()
-        )
+        out, inverse = norm_rows(x, weight, epsilon)
         ctx.save_for_backward(x, weight, inverse)
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
-        x, weight, inverse = ctx.saved_tensors
-        grad = grad.contiguous()
-        grad_x = torch.empty_like(x)
-        grad_weight = torch.empty_like(weight)
-        came = addresses(x, weight, inverse, grad)
-        made = addresses(grad_x, grad_weight)
-        layer_kernel().norm_backward(*came, None, *made, len(inverse), x.shape[-1], _threads())
-        return grad_x, grad_weight, None
+        return *norm_rows_back(*ctx.saved_tensors, grad.contiguous()), None
 
 
 class _Gate(torch.autograd.Function):
@@ -250,7 +242,7 @@ class _Gate(torch.autograd.Function):
         gate = gate.contiguous()
         up = up.contiguous()
         out = torch.empty_like(gate)
-        layer_kernel().gate_forward(*addresses(gate, up, out), *_rows(gate), _threads())
+        layer_kernel().gate_forward(*addresses(gate, up, out), *_rows(gate), threads())
         ctx.save_for_backward(gate, up)
         return out
 
@@ -260,7 +252,7 @@ class _Gate(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         grad = grad.contiguous()
         made = (torch.empty_like(gate), torch.empty_like(gate))
-        layer_kernel().gate_backward(*addresses(gate, up, grad, *made), *_rows(gate), _threads())
+        layer_kernel().gate_backward(*addresses(gate, up, grad, *made), *_rows(gate), threads())
         return made
 
 
@@ -285,7 +277,7 @@ def _rotated(states: Tensor, cosine: Tensor, sine: Tensor, *, back: bool) -> Ten
     out = out if out.stride(3) == 1 else torch.empty(states.shape)
     strides = (*states.stride()[1:3], *out.stride()[1:3])
     numbers = addresses(states, out, cosine, sine)
-    layer_kernel().rotate(*numbers, heads, tokens, size, *strides, int(back), _threads())
+    layer_kernel().rotate(*numbers, heads, tokens, size, *strides, int(back), threads())
     return out
 
 
@@ -293,7 +285,3 @@ def _rows(states: Tensor) -> tuple[int, int, int]:
     """How many rows, how wide, and how far from one to the next."""
     width = states.shape[-1]
     return states.numel() // width, width, width
-
-
-def _threads() -> int:
-    return torch.get_num_threads()
