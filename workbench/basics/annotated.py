@@ -105,10 +105,8 @@ def _what_it_was(error: Exception, arguments: Mapping[str, Any]) -> str:
     """What was handed over, in words, that an error out of the depth comes from; "" where nothing says so."""
     if isinstance(error, (RecursionError, MemoryError)):
         return "something too large, nested too deeply, or in itself"
-    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-        return f"what no file is called: {shown(error.filename)}"
-    if is_symlink_loop(error):
-        return f"what no file is called: {error}"
+    if is_of_a_file_name(error):
+        return f"what no file is called: {shown(getattr(error, 'filename', error))}"
     foreign = [
         f"{name} = {shown(value)}" for name, value in arguments.items() if _holds_foreign(value)
     ]
@@ -118,8 +116,11 @@ def _what_it_was(error: Exception, arguments: Mapping[str, Any]) -> str:
     return f"{' and '.join(foreign)}, of a class that is not known here, and ended in {words}"
 
 
-def is_symlink_loop(error: BaseException) -> bool:
-    """Whether it is what `Path.resolve` says of links that lead in a circle; from Python 3.13 on it says nothing."""
+def is_of_a_file_name(error: BaseException) -> bool:
+    """Whether a name is too long, or a link that leads to itself: only one that the user gave can be. Of links in a circle
+    `Path.resolve` raises a RuntimeError; from Python 3.13 on it says nothing."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENAMETOOLONG, errno.ELOOP)
     return isinstance(error, RuntimeError) and str(error).startswith("Symlink loop")
 
 

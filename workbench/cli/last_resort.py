@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import tempfile
@@ -10,7 +9,7 @@ import time
 import traceback
 from pathlib import Path
 
-from workbench.basics.annotated import is_symlink_loop
+from workbench.basics.annotated import is_of_a_file_name
 from workbench.values.errors import own_line
 
 UNEXPECTED = 3
@@ -21,7 +20,7 @@ def report_crash(error: BaseException, where: str) -> int:
     """Report an error that nothing handled, and return the exit status. `where`: which of several processes this is."""
     printable = "".join(c if c.isprintable() else " " for c in " ".join(str(error).split()))
     message = printable[:LONGEST]
-    if _is_of_a_file_name(error):
+    if is_of_a_file_name(error):
         reason = getattr(error, "strerror", message)
         print(
             f"workbench{where}: no file can have the name that was given: {reason}",
@@ -43,13 +42,6 @@ def _whose(error: BaseException) -> str:
             f"It was raised in your own code: {line.filename}, line {line.lineno}, in {line.name}"
         )
     return "This is a fault of the workbench, or of something that it was handed and should have refused"
-
-
-def _is_of_a_file_name(error: BaseException) -> bool:
-    """Whether a name is too long, or a link that leads to itself: only one that the user gave can be."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENAMETOOLONG, errno.ELOOP)
-    return is_symlink_loop(error)
 
 
 def _write_log(error: BaseException) -> str:
