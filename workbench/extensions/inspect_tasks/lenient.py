@@ -72,10 +72,9 @@ def check_lenient(given: CheckInput) -> Iterator[RuleResult]:
         )
         return
     others = [answer.words for answer in answers]
-    paid_for_others = _others_paid(given, answers, others)
-    if paid_for_others is None or paid_for_others.several:
-        if paid_for_others is not None:
-            yield from _several_said(paid_for_others, answers)
+    of_others = _others_paid(given, answers, others)
+    if of_others.several:
+        yield from _several_said(of_others, answers)
         yield from _paid_changes(given, answers, others, [one for one in FURTHER if one.always])
         yield NotChecked(
             "tasks of which one answer alone is right: those of other tasks are paid, too"
@@ -174,13 +173,13 @@ class OtherAnswers(NamedTuple):
 
     @property
     def several(self) -> bool:
-        return len(self.paid) > SEVERAL * self.asked
+        """Where none could be said nothing speaks for a single right answer."""
+        return not self.asked or len(self.paid) > SEVERAL * self.asked
 
 
 def _others_paid(
     given: CheckInput, answers: Sequence[SolverAnswer], others: Sequence[str]
-) -> OtherAnswers | None:
-    """None: no answer of another task could be said."""
+) -> OtherAnswers:
     spent = Spent()
     paid: list[tuple[SolverAnswer, str]] = []
     asked = 0
@@ -193,7 +192,7 @@ def _others_paid(
             asked += 1
             if is_paid(answer, answer.saying(wrong[place])):
                 paid.append((answer, wrong[place]))
-    return OtherAnswers(asked, paid) if asked else None
+    return OtherAnswers(asked, paid)
 
 
 def _is_whole(answer: SolverAnswer) -> bool:
@@ -203,7 +202,8 @@ def _is_whole(answer: SolverAnswer) -> bool:
 
 def _several_said(others: OtherAnswers, answers: Sequence[SolverAnswer]) -> Iterator[RuleResult]:
     """Several answers may be right; so it looks, too, where a scorer takes nearly everything."""
-    if any(SOME.search(answer.prompt) for answer in answers) or not all(map(_is_whole, answers)):
+    meant = any(SOME.search(answer.prompt) for answer in answers)
+    if not others.paid or meant or not all(map(_is_whole, answers)):
         return
     by_task = {answer.played.task.id: (answer, words) for answer, words in others.paid}
     examples = "; ".join(

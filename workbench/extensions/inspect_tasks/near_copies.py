@@ -96,9 +96,7 @@ def _copies_drawn(
         both = list(_pairs(given, compared, keys, likeness))
         if len(keys) <= FEW or len(both) < (SOME if likeness.sure else MUCH) * len(compared):
             continue
-        if likeness.many and 2 * len({_answer(given, pair[0].task)[-1:] for pair in both}) < len(
-            both
-        ):
+        if likeness.many and _have_few_answers(given, both):
             continue
         one, other = both[0]
         own_split = hasattr(given.family, "split_of") or hasattr(given.family, "task_seeds")
@@ -110,6 +108,11 @@ def _copies_drawn(
             severity=ERROR if sure else NOTE,
         )
         return
+
+
+def _have_few_answers(given: CheckInput, pairs: Sequence[tuple[ShownTask, ShownTask]]) -> bool:
+    different = {_answer(given, shown.task)[-1:] for shown, _ in pairs}
+    return 2 * len(different) < len(pairs)
 
 
 def _copies_of_payloads(given: CheckInput) -> Iterator[Finding]:
@@ -210,7 +213,11 @@ def _same_answer(given: CheckInput, one: Task, other: Task) -> bool:
 
 
 def _answer(given: CheckInput, task: Task) -> tuple[str, ...]:
-    """The solver's words, or the gold answer."""
+    """The solver's words, or the gold answer; played once, however often it is compared."""
+    return given.once(f"answer to {task.id}", lambda: _answer_of(given, task))
+
+
+def _answer_of(given: CheckInput, task: Task) -> tuple[str, ...]:
     family: Any = given.family
     if "solver" not in given.own:
         gold = gold_of(task)
@@ -272,8 +279,7 @@ def _letters_of(apart: set[str], shown: ShownTask) -> str:
 def _numbers_and_names(apart: set[str], names: set[str], shown: ShownTask) -> str:
     opening = shown.opening.replace(str(shown.task.task_seed), " ")
     own = sorted(re.findall(r"\d+(?:\.\d+)?", opening))
-    everywhere = {name.title() for name in apart}
-    called = sorted(names & set(re.findall(r"\w+", opening)) - everywhere)
+    called = _called(apart, names, opening)
     changing = [number for number in own if number not in apart]
     enough = len(changing) >= 2 or bool(changing and called)
     return " ".join([*own, *called]) if enough else ""
@@ -281,8 +287,13 @@ def _numbers_and_names(apart: set[str], names: set[str], shown: ShownTask) -> st
 
 def _names_alone(apart: set[str], names: set[str], shown: ShownTask) -> str:
     """Of a prompt without a number of its own: what is asked of the same name is the same where it has the same answer."""
+    return " ".join(_called(apart, names, shown.opening))
+
+
+def _called(apart: set[str], names: set[str], opening: str) -> list[str]:
+    """The names of a prompt that not every prompt has, sorted."""
     everywhere = {name.title() for name in apart}
-    return " ".join(sorted(names & set(re.findall(r"\w+", shown.opening)) - everywhere))
+    return sorted(names & set(re.findall(r"\w+", opening)) - everywhere)
 
 
 def _turned_over(shown: ShownTask) -> str:

@@ -133,23 +133,20 @@ def _decides(given: CheckInput, one: Task, other: Task) -> bool:
     """Whether what the payloads differ in changes what comes of the same words when it is a third task's: a hidden map, say.
     Then the two were alike by the words that happened to be tried."""
     differ = _different_fields(one, other)
-    scripts = [
-        played.script._replace(task=one)
-        for name in given.baselines
-        for played in (given.own[name][0], _first_at(given, one, name))
-    ]
     if not all(name in one.payload for name in differ):
         return False
+    mixed = []
     for third in given.tasks[:THIRD_TASKS]:
         changed = {name: third.payload[name] for name in differ if name in third.payload}
-        mixed = replace(one, payload={**one.payload, **changed})
-        for script in scripts:
-            here, there = (
-                shown_results(replay(given.family, script._replace(task=task)))
-                for task in (one, mixed)
-            )
-            if not same(here, there):
-                return True
+        mixed.append(replace(one, payload={**one.payload, **changed}))
+    for name in given.baselines:
+        for played in (given.own[name][0], _first_at(given, one, name)):
+            script = played.script._replace(task=one)
+            here = shown_results(replay(given.family, script))
+            for task in mixed:
+                there = shown_results(replay(given.family, script._replace(task=task)))
+                if not same(here, there):
+                    return True
     return False
 
 

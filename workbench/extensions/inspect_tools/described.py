@@ -359,3 +359,4 @@ LOOKS = (
     cut_at_a_number,
     _nothing_said,
 )
+TOOL_CHECKS = {"E28": check_described}

@@ -10,15 +10,12 @@ columns of the source it was made (`code.co_positions`), so that two branches in
 from __future__ import annotations
 
 import ast
-import sys
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from workbench.extensions.own_code.modules import PACKAGE, own_modules, tree_of
+from workbench.extensions.own_code.guards import tracing
+from workbench.extensions.own_code.modules import own_files, source_of, tree_of
 
 Position = tuple[int, int]  # line from 1, column in bytes from 0
 
@@ -43,13 +40,12 @@ class CodeBranch(NamedTuple):
 def untaken_branches(family: Any, plays: Iterator[Any]) -> tuple[list[CodeBranch], int] | None:
     """Branches in the author's own files, of functions that were entered, which none of `plays` took, and how many plays there
     were. None: there is no file beside the workbench's own in which something is decided."""
-    paths = [str(module.__file__) for module in own_modules(family)]
-    own = [path for path in paths if PACKAGE not in Path(path).resolve().parents]
+    own = own_files(family)
     branches = {path: branches_of(path) for path in own}
     if not any(branches.values()):
         return None
     taken = CodeTrace(own)
-    with watching(taken):
+    with tracing(taken.watch):
         played = sum(1 for _ in plays)
     missed: list[CodeBranch] = []
     for path, some in branches.items():
@@ -107,7 +103,7 @@ class _Collector(ast.NodeVisitor):
     def visit_Lambda(self, node: ast.Lambda) -> None:
         whole = ((1, 0), (10**9, 0))  # it may stand in a table of the module
         self.functions.append(self.functions[-1] if self.functions else whole)
-        self.add([node.body], f"{_source(node)} is never called")
+        self.add([node.body], f"{source_of(node)} is never called")
         self.functions.pop()
         self.functions.append(_span(node.body))
         self.generic_visit(node)
@@ -119,29 +115,29 @@ class _Collector(ast.NodeVisitor):
             self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> None:
-        self.add(node.body, f"'if {_source(node.test)}' is never true")
-        self.add(node.orelse, f"'if {_source(node.test)}' is never false")
+        self.add(node.body, f"'if {source_of(node.test)}' is never true")
+        self.add(node.orelse, f"'if {source_of(node.test)}' is never false")
         self.generic_visit(node)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
-        self.add([node.body], f"'... if {_source(node.test)}' is never true")
-        self.add([node.orelse], f"'... if {_source(node.test)}' is never false")
+        self.add([node.body], f"'... if {source_of(node.test)}' is never true")
+        self.add([node.orelse], f"'... if {source_of(node.test)}' is never false")
         self.generic_visit(node)
 
     def visit_For(self, node: ast.For) -> None:
-        self.add(node.body, f"'for ... in {_source(node.iter)}' has nothing to go over")
+        self.add(node.body, f"'for ... in {source_of(node.iter)}' has nothing to go over")
         self.generic_visit(node)
 
     def visit_While(self, node: ast.While) -> None:
-        self.add(node.body, f"'while {_source(node.test)}' is never true")
+        self.add(node.body, f"'while {source_of(node.test)}' is never true")
         self.generic_visit(node)
 
     def visit_match_case(self, node: ast.match_case) -> None:
-        self.add(node.body, f"'case {_source(node.pattern)}' never matches")
+        self.add(node.body, f"'case {source_of(node.pattern)}' never matches")
         self.generic_visit(node)
 
     def visit_ListComp(self, node: Any) -> None:
-        self.add([node.elt], f"'{_source(node)}' never makes anything")
+        self.add([node.elt], f"'{source_of(node)}' never makes anything")
         self.generic_visit(node)
 
     visit_SetComp = visit_ListComp
@@ -191,11 +187,6 @@ def _span(node: Any) -> tuple[Position, Position]:
     return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
 
 
-def _source(node: ast.AST) -> str:
-    text = " ".join(ast.unparse(node).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 # ------------------------------------------------------------------------------------------------ what is taken
 
 
@@ -232,19 +223,6 @@ class CodeTrace:
                 if None not in (line, last_line, column, last_column):
                     spans.add(((line, column), (last_line, last_column)))
         return sorted(spans)
-
-
-@contextmanager
-def watching(taken: CodeTrace) -> Iterator[None]:
-    """For a while, what runs of the watched files is noted."""
-    before = sys.gettrace(), threading.gettrace()
-    threading.settrace(taken.watch)  # a score may have a thread of its own
-    sys.settrace(taken.watch)
-    try:
-        yield
-    finally:
-        sys.settrace(before[0])
-        threading.settrace(before[1])
 
 
 def untaken(

@@ -7,7 +7,7 @@ import builtins
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from types import FrameType
@@ -60,11 +60,18 @@ def failing(guard: CallGuard) -> Iterator[list[int]]:
     def watch(frame: FrameType, event: str, value: Any) -> Any:
         return of_line if frame.f_code.co_filename == guard.path else None
 
+    with tracing(watch):
+        yield raised
+
+
+@contextmanager
+def tracing(watch: Callable[[FrameType, str, Any], Any]) -> Iterator[None]:
+    """For a while, `watch` is told of every function that is entered."""
     before = sys.gettrace(), threading.gettrace()
     threading.settrace(watch)  # a score may have a thread of its own
     sys.settrace(watch)
     try:
-        yield raised
+        yield
     finally:
         sys.settrace(before[0])
         threading.settrace(before[1])

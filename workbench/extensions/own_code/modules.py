@@ -1,6 +1,7 @@
 """The code of an environment: the modules that its author wrote, as far as they are imported.
 
 modules = own_modules(family)       of the family, its environment, its reward and tools, and what lies beside them
+paths = own_files(family)           their files, without the workbench's own
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from workbench.worlds.shared import made
 
 PACKAGE = Path(__file__).resolve().parents[2]
+MOST_SOURCE = 70  # characters of a piece of code in a message
 
 
 def own_modules(family: Any) -> list[ModuleType]:
@@ -39,6 +41,12 @@ def own_modules(family: Any) -> list[ModuleType]:
         elif not _is_below(place, (*_pythons(), str(PACKAGE))) and not name.startswith("tests."):
             modules.append(module)
     return modules
+
+
+def own_files(family: Any) -> list[str]:
+    """The files of these modules, those left out that are the workbench's own."""
+    paths = [str(module.__file__) for module in own_modules(family)]
+    return [path for path in paths if PACKAGE not in Path(path).resolve().parents]
 
 
 def _functions_of(family: Any, env: Any) -> Iterator[Any]:
@@ -62,6 +70,12 @@ def _pythons() -> tuple[str, ...]:
 
 def _is_below(place: Path, folders: tuple[str, ...]) -> bool:
     return any(str(place).startswith(f"{folder}/") for folder in folders)
+
+
+def source_of(node: ast.AST) -> str:
+    """A piece of code in one line, cut."""
+    text = " ".join(ast.unparse(node).split())
+    return text if len(text) <= MOST_SOURCE else f"{text[: MOST_SOURCE - 3]}..."
 
 
 def tree_of(path: str) -> ast.Module | None:

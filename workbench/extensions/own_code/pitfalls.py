@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from workbench.extensions.own_code.modules import PACKAGE, own_modules, tree_of
+from workbench.extensions.own_code.modules import own_files, source_of, tree_of
 
 TEXT_METHODS = frozenset(
     "strip lstrip rstrip lower upper casefold title capitalize replace removeprefix removesuffix".split()
@@ -31,8 +30,7 @@ class CodeNote(NamedTuple):
 
 def pitfalls_of(family: Any) -> list[CodeNote] | None:
     """None where the author has no file of their own."""
-    paths = [str(module.__file__) for module in own_modules(family)]
-    own = [path for path in paths if PACKAGE not in Path(path).resolve().parents]
+    own = own_files(family)
     notes: list[CodeNote] = []
     for path in own:
         tree = tree_of(path)
@@ -48,11 +46,6 @@ def _in_function(function: Any) -> Iterator[tuple[int, str]]:
             what = look(node, function)
             if what:
                 yield node.lineno, what
-
-
-def _source(node: ast.AST) -> str:
-    text = " ".join(ast.unparse(node).split())
-    return text if len(text) <= 70 else f"{text[:67]}..."
 
 
 # ------------------------------------------------------------------------------------------------ comparing
@@ -73,7 +66,7 @@ def _zip_ends_early(node: ast.AST, function: Any) -> str | None:
     neighbours = any(isinstance(one, ast.Subscript) for one in pairs.args)  # zip(xs, xs[1:])
     if not compared or strict or neighbours or _compares_lengths(function):
         return None
-    return f"{_source(node)} ends with the shorter of the two: an empty or a cut answer is equal to everything (zip(..., strict=True), or compare the lengths)"
+    return f"{source_of(node)} ends with the shorter of the two: an empty or a cut answer is equal to everything (zip(..., strict=True), or compare the lengths)"
 
 
 def _compares_lengths(function: Any) -> bool:
@@ -96,7 +89,7 @@ def _relative_to_a_sign(node: ast.AST, function: Any) -> str | None:
         return None
     if ast.unparse(left.right) not in (ast.unparse(inner.left), ast.unparse(inner.right)):
         return None
-    return f"{_source(node)} holds for every answer where {_source(left.right)} is below zero (divide by its abs())"
+    return f"{source_of(node)} holds for every answer where {source_of(left.right)} is below zero (divide by its abs())"
 
 
 # ------------------------------------------------------------------------------------------------ drawing
@@ -114,7 +107,7 @@ def _last_is_never_drawn(node: ast.AST, function: Any) -> str | None:
         return None
     if not isinstance(high.right, ast.Constant) or high.right.value != 1:
         return None
-    return f"{_source(node)} never draws the last one: the upper bound is left out"
+    return f"{source_of(node)} never draws the last one: the upper bound is left out"
 
 
 # ------------------------------------------------------------------------------------------------ others
@@ -133,7 +126,7 @@ def _part_of_one_side(node: ast.AST, function: Any) -> str | None:
     if not isinstance(nothing, ast.Constant) or nothing.value != 0 or nothing.value is False:
         return None
     sign = "+" if isinstance(other.op, ast.Add) else "-"
-    return f"in {_source(node)} the part behind {sign} belongs to the else side alone (put the condition into brackets)"
+    return f"in {source_of(node)} the part behind {sign} belongs to the else side alone (put the condition into brackets)"
 
 
 def _thrown_away(node: ast.AST, function: Any) -> str | None:
@@ -143,7 +136,7 @@ def _thrown_away(node: ast.AST, function: Any) -> str | None:
     called = node.value.func
     if not isinstance(called, ast.Attribute) or called.attr not in TEXT_METHODS:
         return None
-    return f"{_source(node)} makes a new text and throws it away: texts do not change"
+    return f"{source_of(node)} makes a new text and throws it away: texts do not change"
 
 
 def _strips_letters(node: ast.AST, function: Any) -> str | None:
@@ -158,7 +151,7 @@ def _strips_letters(node: ast.AST, function: Any) -> str | None:
     letters = [sign for sign in chars.value if sign.isalpha()]
     if len(letters) < 3 or len(set(chars.value)) > 20:  # a word; an alphabet is meant as one
         return None
-    return f"{_source(node)} takes off any of these letters, also from inside a word (removeprefix, removesuffix)"
+    return f"{source_of(node)} takes off any of these letters, also from inside a word (removeprefix, removesuffix)"
 
 
 def _passes_where_it_raises(node: ast.AST, function: Any) -> str | None:
@@ -169,7 +162,7 @@ def _passes_where_it_raises(node: ast.AST, function: Any) -> str | None:
     value = last.value if isinstance(last, (ast.Return, ast.Assign)) else None
     if not isinstance(value, ast.Constant) or value.value not in (True, 1, 1.0):
         return None
-    return f"'except' in {function.name!r} ends with {_source(last)}: what raises counts as right"
+    return f"'except' in {function.name!r} ends with {source_of(last)}: what raises counts as right"
 
 
 def _name(node: ast.expr) -> str:

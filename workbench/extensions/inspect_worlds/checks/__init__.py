@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from workbench.basics.extensions import has_service, service
@@ -73,23 +74,24 @@ class EnvCheck(NamedTuple):
     check: Callable[[CheckInput], Iterator[RuleResult]]
 
 
-def _of_tasks(check_id: str) -> Callable[[CheckInput], Iterator[RuleResult]]:
-    """A check of tasks and answers, which another extension has."""
+def _of_another(
+    table: str, missing: str, check_id: str
+) -> Callable[[CheckInput], Iterator[RuleResult]]:
+    """A check that another extension has, in a table by ids."""
 
     def check(given: CheckInput) -> Iterator[RuleResult]:
-        if not has_service("task_checks"):
-            yield NotChecked("the extension inspect_tasks, which looks at tasks and answers")
+        if not has_service(table):
+            yield NotChecked(missing)
             return
-        yield from service("task_checks", "workbench check-env")[check_id](given)
+        yield from service(table, "workbench check-env")[check_id](given)
 
     return check
 
 
-def _of_tools(given: CheckInput) -> Iterator[RuleResult]:
-    if not has_service("tool_checks"):
-        yield NotChecked("the extension inspect_tools, which calls tools")
-        return
-    yield from service("tool_checks", "workbench check-env")(given)
+_of_tasks = partial(
+    _of_another, "task_checks", "the extension inspect_tasks, which looks at tasks and answers"
+)
+_of_tools = partial(_of_another, "tool_checks", "the extension inspect_tools, which calls tools")
 
 
 CHECKS: tuple[EnvCheck, ...] = (
@@ -308,7 +310,7 @@ CHECKS: tuple[EnvCheck, ...] = (
         "tools do what they say",
         "the policy is told of what is not there, and learns to leave it out or to call again in vain",
         "Hold a tool's description and schema against its code: parameters, defaults, limits, order.",
-        _of_tools,
+        _of_tools("E28"),
     ),
     EnvCheck(
         "E29",

@@ -8,7 +8,7 @@ from typing import Any
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.dice import Draw, draws_of, draws_of_each
-from workbench.extensions.scripted_play.given import SLOW_S, CheckInput
+from workbench.extensions.scripted_play.given import CHANCES, SLOW_S, CheckInput
 from workbench.extensions.scripted_play.playing import (
     Script,
     Spent,
@@ -36,7 +36,6 @@ from workbench.worlds.shared import opened, stands_alone
 
 PLAYED = 4  # trajectories of a way to play, before and after which their task is compared
 LEAST = 4
-CHANCES = 12  # dynamics seeds
 REPEATED = 6  # actions that are said again and again
 TIMES = 4
 SEEDS = 3  # dynamics seeds under which the draws of one trajectory are compared

@@ -131,7 +131,8 @@ def check_keys(given: CheckInput) -> Iterator[RuleResult]:
             "a state_key(), and random play or a solver that comes to a state by two ways"
         )
         return
-    yield from _told_apart(given)
+    if given.step_s <= SLOW_S:
+        yield from _told_apart(given)
     if given.by_chance or given.step_s > SLOW_S:
         yield NotChecked(
             "an environment without chance, whose steps are fast: it can be played to one state by two ways"
@@ -139,8 +140,10 @@ def check_keys(given: CheckInput) -> Iterator[RuleResult]:
         return
     spent = Spent()
     compared = 0
-    for task in given.tasks[:KEYED_TASKS]:
-        for one, other, k in _meetings(given, task, spent):
+    for task, walks in _all_walks(given):
+        for one, other, k in _meetings(walks):
+            if spent.seconds > given.budget_s:
+                break
             compared += 1
             apart = _goes_on_otherwise(given, one, other, k)
             if apart is not None:
@@ -152,10 +155,9 @@ def check_keys(given: CheckInput) -> Iterator[RuleResult]:
 
 def _told_apart(given: CheckInput) -> Iterator[RuleResult]:
     """One key of states that `info["state"]`, which is for people, tells apart."""
-    spent = Spent()
     seen: dict[tuple[str, str], str] = {}
-    for task in given.tasks[:KEYED_TASKS]:
-        for played in _walks(given, task, spent):
+    for task, walks in _all_walks(given):
+        for played in walks:
             for result, reading in zip(played.results, played.readings[1:]):
                 state = result.info.get("state")
                 key = reading.get("state_key")
@@ -172,6 +174,16 @@ def _told_apart(given: CheckInput) -> Iterator[RuleResult]:
                     )
                     return
     yield Checked(len(seen), "keys beside info['state']")
+
+
+def _all_walks(given: CheckInput) -> list[tuple[Task, list[PlayedTrajectory]]]:
+    """Of each task that states are looked for at, made once for both looks."""
+
+    def make() -> list[tuple[Task, list[PlayedTrajectory]]]:
+        spent = Spent()
+        return [(task, list(_walks(given, task, spent))) for task in given.tasks[:KEYED_TASKS]]
+
+    return given.once("walks", make)
 
 
 def _walks(given: CheckInput, task: Task, spent: Spent) -> Iterator[PlayedTrajectory]:
@@ -194,12 +206,12 @@ def _walks(given: CheckInput, task: Task, spent: Spent) -> Iterator[PlayedTrajec
 
 
 def _meetings(
-    given: CheckInput, task: Task, spent: Spent
+    walks: Sequence[PlayedTrajectory],
 ) -> Iterator[tuple[PlayedTrajectory, PlayedTrajectory, int]]:
     """Pairs of trajectories that have the same state key after k actions, which they came to by other ones."""
     by_state: dict[tuple[int, str], list[PlayedTrajectory]] = defaultdict(list)
     count = 0
-    for played in _walks(given, task, spent):
+    for played in walks:
         for k in range(1, len(played.texts)):
             key = repr(played.readings[k].get("state_key"))
             for other in by_state[k, key]:

@@ -13,17 +13,15 @@ from workbench.extensions.scripted_play.playing import PlayedTrajectory, text_of
 NAMED = re.compile(r"([A-Za-z])[ ,]?(\d{1,2})|(\d{1,2})[ ,]?([A-Za-z])")
 LABELLED = re.compile(r"^\s*([A-Za-z]|\d{1,2})[ :|]+(\S(?: ?\S)+)\s*$")
 FEWEST = 6  # cells that were named and changed
-MOSTLY = 0.6  # of them, off the diagonal, change where row and column are exchanged
+MOSTLY = 0.6  # of them; on the diagonal an exchange of row and column is not seen
 
 
-class CellMap(NamedTuple):
-    """`cells`: (label of the row, label of the column) -> sign."""
-
-    cells: dict[tuple[str, str], str]
+CellMap = dict[tuple[str, str], str]  # (label of the row, label of the column) -> sign
 
 
 class CellChange(NamedTuple):
-    """An action that named a cell, and the one cell that changed. `named`, `changed`: labels, sorted by their kind alone."""
+    """An action that named a cell, and the one cell that changed. `named`: a letter and a number; `changed`: the labels of its
+    row and its column."""
 
     played: PlayedTrajectory
     action: str
@@ -54,16 +52,16 @@ def _changes(played: PlayedTrajectory) -> Iterator[CellChange]:
         match = NAMED.fullmatch(inside(text).strip())
         if match is None or before is None or after is None:
             continue
-        if before.cells.keys() != after.cells.keys():
+        if before.keys() != after.keys():
             continue
-        different = [cell for cell, sign in before.cells.items() if after.cells[cell] != sign]
+        different = [cell for cell, sign in before.items() if after[cell] != sign]
         named = (match[1] or match[4], match[2] or match[3])
         if len(different) == 1 and _has(after, named):
             yield CellChange(played, match[0], named, different[0])
 
 
 def _has(shown: CellMap, named: tuple[str, str]) -> bool:
-    return any(set(cell) == set(named) for cell in shown.cells)
+    return any(set(cell) == set(named) for cell in shown)
 
 
 def labelled_map(text: str) -> CellMap | None:
@@ -75,7 +73,7 @@ def labelled_map(text: str) -> CellMap | None:
             continue
         if not (columns.isdigit() or columns.isalpha()):
             continue
-        cells: dict[tuple[str, str], str] = {}
+        cells: CellMap = {}
         for below in lines[place + 1 :]:
             row = LABELLED.match(below)
             signs = row[2].replace(" ", "").replace("|", "") if row else ""
@@ -83,5 +81,5 @@ def labelled_map(text: str) -> CellMap | None:
                 break
             cells |= {(row[1], column): sign for column, sign in zip(columns, signs)}
         if len(cells) >= 2 * len(columns):
-            return CellMap(cells)
+            return cells
     return None
