@@ -66,7 +66,10 @@ def _zip_ends_early(node: ast.AST, function: Any) -> str | None:
     neighbours = any(isinstance(one, ast.Subscript) for one in pairs.args)  # zip(xs, xs[1:])
     if not compared or strict or neighbours or _compares_lengths(function):
         return None
-    return f"{source_of(node)} ends with the shorter of the two: an empty or a cut answer is equal to everything (zip(..., strict=True), or compare the lengths)"
+    return (
+        f"{source_of(node)} ends with the shorter of the two: an empty or a cut answer is equal "
+        f"to everything (zip(..., strict=True), or compare the lengths)"
+    )
 
 
 def _compares_lengths(function: Any) -> bool:
@@ -89,7 +92,10 @@ def _relative_to_a_sign(node: ast.AST, function: Any) -> str | None:
         return None
     if ast.unparse(left.right) not in (ast.unparse(inner.left), ast.unparse(inner.right)):
         return None
-    return f"{source_of(node)} holds for every answer where {source_of(left.right)} is below zero (divide by its abs())"
+    return (
+        f"{source_of(node)} holds for every answer where {source_of(left.right)} is below zero "
+        f"(divide by its abs())"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ drawing
@@ -126,7 +132,10 @@ def _part_of_one_side(node: ast.AST, function: Any) -> str | None:
     if not isinstance(nothing, ast.Constant) or nothing.value != 0 or nothing.value is False:
         return None
     sign = "+" if isinstance(other.op, ast.Add) else "-"
-    return f"in {source_of(node)} the part behind {sign} belongs to the else side alone (put the condition into brackets)"
+    return (
+        f"in {source_of(node)} the part behind {sign} belongs to the else side alone (put the "
+        f"condition into brackets)"
+    )
 
 
 def _thrown_away(node: ast.AST, function: Any) -> str | None:
@@ -151,7 +160,10 @@ def _strips_letters(node: ast.AST, function: Any) -> str | None:
     letters = [sign for sign in chars.value if sign.isalpha()]
     if len(letters) < 3 or len(set(chars.value)) > 20:  # a word; an alphabet is meant as one
         return None
-    return f"{source_of(node)} takes off any of these letters, also from inside a word (removeprefix, removesuffix)"
+    return (
+        f"{source_of(node)} takes off any of these letters, also from inside a word "
+        f"(removeprefix, removesuffix)"
+    )
 
 
 def _passes_where_it_raises(node: ast.AST, function: Any) -> str | None:
