@@ -70,14 +70,18 @@ SOUND = (
     "return (1.0 if x else 0.0) - y",
     "return y.strip(' .\\n')",
     "y = y.strip(); return y",
+    "x.replace(y); return y",  # a path
+    "x.replace(y, rng, inplace=True); return x",  # a table
     "\n    ".join(("try:", "    return int(x) == y", "except ValueError:", "    return False")),
 )
 
 
-def pitfalls_in(tmp_path, monkeypatch, code):
-    """Of a module with a function of this code beside its family."""
+def pitfalls_in(tmp_path, monkeypatch, code, *, before="", named=""):
+    """Of a module with a function of this code beside its family, below the lines `before`; of files that are `named` so."""
     name = f"own_{abs(hash(code))}"
     body = f"""
+{before}
+
 def judge(x, y, rng):
     {code}
 
@@ -97,7 +101,24 @@ class Family:
     finally:
         del sys.modules[name]  # the next one's is looked at alone
     assert all(each.severity == NOTE for each in found)
-    return [each.what for each in found if name in each.what]
+    return [each.what for each in found if (named or name) in each.what]
+
+
+def test_what_else_is_imported_is_none_of_an_authors_files(tmp_path, monkeypatch):
+    """A module that nothing of the family uses, and one whose function it calls."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("own_helper", "own_stranger"):
+        (tmp_path / f"{name}.py").write_text(
+            "def shorter(text):\n    text.strip()\n    return text\n"
+        )
+    importlib.import_module("own_stranger")
+    try:
+        code = "from own_helper import shorter"
+        found = pitfalls_in(tmp_path, monkeypatch, "return shorter(x)", before=code, named="own_")
+    finally:
+        for name in ("own_helper", "own_stranger"):
+            del sys.modules[name]
+    assert [what.partition(":")[0] for what in found] == ["own_helper.py"]
 
 
 @pytest.mark.parametrize("code", PITFALLS, ids=PITFALLS.values())

@@ -1,7 +1,7 @@
 """The code of an environment: the modules that its author wrote, as far as they are imported.
 
 modules = own_modules(family)       of the family, its environment, its reward and tools, and what lies beside them
-paths = own_files(family)           their files, without the workbench's own
+paths = own_files(family)           files of what it is made of and of what that uses, without the workbench's own
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ MOST_SOURCE = 70  # characters of a piece of code in a message
 def own_modules(family: Any) -> list[ModuleType]:
     """Modules that are neither Python's nor installed; of the workbench's own those alone that define the family or its
     environment."""
-    env = made(family)
-    named = {kind.__module__ for part in (family, env) for kind in type(part).__mro__}
-    for part in _functions_of(family, env):
-        named.add(getattr(inspect.unwrap(part), "__module__", "") or "")
+    named = _defining(family)
     modules = []
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
@@ -44,9 +41,37 @@ def own_modules(family: Any) -> list[ModuleType]:
 
 
 def own_files(family: Any) -> list[str]:
-    """The files of these modules, those left out that are the workbench's own."""
-    paths = [str(module.__file__) for module in own_modules(family)]
+    """The files of the modules that define the family, its environment, its reward and tools, and of those whose names they
+    use; the workbench's own left out. Whatever else is imported in this process is none of theirs."""
+    known = {module.__name__: module for module in own_modules(family)}
+    reached = [known[name] for name in sorted(_defining(family)) if name in known]
+    for module in reached:  # it grows
+        for value in list(vars(module).values()):
+            used = known.get(_module_name(value))
+            if used is not None and used not in reached:
+                reached.append(used)
+    paths = [str(module.__file__) for module in reached]
     return [path for path in paths if PACKAGE not in Path(path).resolve().parents]
+
+
+def _defining(family: Any) -> set[str]:
+    """The names of the modules of the classes and functions that an environment is made of."""
+    env = made(family)
+    named = {kind.__module__ for part in (family, env) for kind in type(part).__mro__}
+    for part in _functions_of(family, env):
+        named.add(getattr(inspect.unwrap(part), "__module__", "") or "")
+    return named
+
+
+def _module_name(value: Any) -> str:
+    """The name of a module, or of the one that a value or its class is from."""
+    if isinstance(value, ModuleType):
+        return value.__name__
+    try:
+        name = getattr(value, "__module__", "")
+    except Exception:  # anybody's class
+        return ""
+    return name if isinstance(name, str) else ""
 
 
 def _functions_of(family: Any, env: Any) -> Iterator[Any]:
