@@ -395,7 +395,7 @@ def nuclei_tables(result: Result) -> dict[str, Table]:
 
 
 def group_tables(result: Result) -> dict[str, Table]:
-    """`python -m experiments.bench.groups`: a group's prompt read from one slot, or from each."""
+    """`python -m experiments.bench.groups`: a group's prompt kept once, or by each sequence."""
     names = {f"decoding alone, {name}": facts for name, facts in result["decoding"].items()}
     names |= {
         f"whole rollouts, preset {preset}, {facts['tasks']} groups": facts
@@ -405,12 +405,14 @@ def group_tables(result: Result) -> dict[str, Table]:
     for name, facts in names.items():
         means = [f"{sum(rates) / len(rates):,.0f}" for rates in facts["rates"].values()]
         same = "yes" if facts["same_bits"] else "no"
-        rows.append([name, *means, _limits(facts["ratio"], 2), same])
+        positions = [f"{facts['positions'][way]:,.0f}" for way in ("own", "once")]
+        rows.append([name, *means, _limits(facts["ratio"], 2), " / ".join(positions), same])
     head = [
         "tokens per CPU second",
         "each its own copy",
         "one for all",
         "ratio [95 %]",
+        "positions of keys and values, own / one",
         "the same bits",
     ]
     return {"main": Table(head, rows)}

@@ -1,4 +1,4 @@
-"""A group's prompt read from one slot, beside each sequence reading its own copy: `python -m experiments.bench.groups [FOLDER] [--json FILE]`.
+"""A group's prompt kept once, beside each sequence keeping its own copy: `python -m experiments.bench.groups [FOLDER] [--json FILE]`.
 
 decoding   tokens per CPU second in turns, as in `decode`, of groups of eight whose first tokens are the same
 rollouts   whole rollouts of presets with their shipped policies, prompts, chat and environments included, in turns
@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,9 +29,10 @@ from experiments.bench.decode import Load, finish, rate_of_turn, sampled_spans
 from experiments.bench.policy import SHAPES, new_model
 from experiments.bench.ratios import paired_ratio
 from workbench.engines import TransformersEngineConfig, open_engine
-from workbench.engines.base import Engine, Request
-from workbench.engines.slots import SlotCache
+from workbench.engines.base import Completion, Engine, Request
+from workbench.engines.slot_table import SlotTable
 from workbench.extensions.native import fused
+from workbench.extensions.native.prompts import SharedSlotTable
 
 WAYS = ("own", "once")
 GROUP = 8  # sequences
@@ -41,36 +42,34 @@ PRETRAINED = (Load(context=256, ticks=2, turns=3),)
 MORE = 300  # tokens that a sequence has of its own, where it has some before it is decoded
 
 
-def reading(way: str) -> AbstractContextManager:
-    if way == "once":
-        return nullcontext()
-    return mock.patch.object(fused, "prompts_read_once", _apart)
+TABLES = {"own": SlotTable, "once": SharedSlotTable}
 
 
-def _apart(cache: SlotCache) -> tuple[torch.Tensor, torch.Tensor]:
-    own_S = torch.arange(cache.slots)
-    return own_S, torch.zeros_like(own_S)
+def keeping(way: str) -> AbstractContextManager:
+    """Engines that are opened inside keep prompts so."""
+    return mock.patch.object(fused.FusedForward, "table_kind", TABLES[way])
 
 
 def decoding(model: torch.nn.Module, load: Load, more: int) -> dict[str, Any]:
     """Rates of both ways and their ratio in pairs. `more`: tokens of an observation of each sequence's own."""
-    engines = {way: open_engine(TransformersEngineConfig(decode="fused"), model) for way in WAYS}
+    engines = {}
+    for way in WAYS:
+        with keeping(way):
+            engines[way] = open_engine(TransformersEngineConfig(decode="fused"), model)
     vocabulary = model.get_input_embeddings().weight.shape[0]
     for engine in engines.values():
         _begin(engine, load, vocabulary, more)
     rates: dict[str, list[float]] = {way: [] for way in WAYS}
     for turn in range(load.turns + 1):
         for way in WAYS if turn % 2 == 0 else WAYS[::-1]:
-            with reading(way):
-                rate = rate_of_turn(engines[way], load)
+            rate = rate_of_turn(engines[way], load)
             if turn:  # the first one is a warm-up
                 rates[way].append(rate)
-    sampled = {}
-    for way, engine in engines.items():
-        with reading(way):
-            sampled[way] = finish(engine, load.rows)
+    positions = {way: engine.stats()["cached_tokens"] for way, engine in engines.items()}
+    sampled = {way: finish(engine, load.rows) for way, engine in engines.items()}
     notes = [note for engine in engines.values() for note in engine.notes]
-    return asdict(load) | {"more": more, "notes": notes} | _facts(rates, sampled)
+    facts = {"more": more, "notes": notes, "positions": positions}
+    return asdict(load) | facts | _facts(rates, sampled)
 
 
 def _begin(engine: Engine, load: Load, vocabulary: int, more: int) -> None:
@@ -90,19 +89,40 @@ def _begin(engine: Engine, load: Load, vocabulary: int, more: int) -> None:
 
 
 def rollouts(preset: str, tasks: int, turns: int) -> dict[str, Any]:
-    session = wb.open_session(wb.load_config(preset, {"engine.decode": "fused"}), quiet=True)
+    sessions = {}
+    for way in WAYS:
+        with keeping(way):
+            config = wb.load_config(preset, {"engine.decode": "fused"})
+            sessions[way] = wb.open_session(config, quiet=True)
+    most = {way: _MostPositions(session.engine) for way, session in sessions.items()}
     rates: dict[str, list[float]] = {way: [] for way in WAYS}
     sampled: dict[str, list] = {way: [] for way in WAYS}
     for turn in range(turns + 1):
         for way in WAYS if turn % 2 == 0 else WAYS[::-1]:
             began = time.process_time()
-            with reading(way):
-                spans = sampled_spans(wb.rollout(session, tasks, step=turn))
+            spans = sampled_spans(wb.rollout(sessions[way], tasks, step=turn))
             spent = time.process_time() - began
             if turn:
                 sampled[way] += spans
                 rates[way].append(sum(len(ids) for ids, _ in spans) / spent)
-    return {"tasks": tasks, "notes": list(session.engine.notes)} | _facts(rates, sampled)
+    notes = [note for session in sessions.values() for note in session.engine.notes]
+    positions = {way: watched.positions for way, watched in most.items()}
+    return {"tasks": tasks, "notes": notes, "positions": positions} | _facts(rates, sampled)
+
+
+class _MostPositions:
+    """The most positions that an engine had room for after any tick."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.positions = 0
+        self._engine = engine
+        self._poll = engine.poll
+        engine.poll = self.poll
+
+    def poll(self) -> list[Completion]:
+        completions = self._poll()
+        self.positions = max(self.positions, self._engine.stats()["cached_tokens"])
+        return completions
 
 
 def _facts(rates: dict[str, list[float]], sampled: dict[str, list]) -> dict[str, Any]:
@@ -136,11 +156,12 @@ def main(arguments: list[str]) -> int:
     for name, load, more in loads:
         key = f"{name}, {load.rows} rows, {load.context} shared and {more} other tokens"
         facts["decoding"][key] = decoding(models[name], load, more)
-        print(key, facts["decoding"][key]["ratio"], facts["decoding"][key]["same_bits"], flush=True)
+        row = facts["decoding"][key]
+        print(key, row["ratio"], row["positions"], row["same_bits"], flush=True)
     for preset in PRESETS:
         facts["rollouts"][preset] = rollouts(preset, options.tasks, turns=6)
         row = facts["rollouts"][preset]
-        print(preset, row["ratio"], row["turns_sampled"], row["same_bits"], flush=True)
+        print(preset, row["ratio"], row["positions"], row["same_bits"], flush=True)
     if options.json:
         options.json.write_text(json.dumps(facts, indent=1), encoding="utf-8")
     return 0

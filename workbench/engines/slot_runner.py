@@ -39,7 +39,8 @@ class SlotRunner:
         self._prefill_tokens = prefill_tokens
         self._counters = counters
         self._device = device
-        self._table = SlotTable(device, cache_tokens, counters)
+        table_kind = getattr(forward, "table_kind", SlotTable)
+        self._table = table_kind(device, cache_tokens, counters)
         self._waiting: deque[Row] = deque()
 
     # ------------------------------------------------------------------------------------------ the outside
@@ -66,9 +67,9 @@ class SlotRunner:
     def finish(self, row: Row, keep: bool) -> None:
         """The turn is over. Its session idles with what is cached, or (`keep=False`) loses it."""
         session = self._table.sessions[row.session]
-        self._table.rest(session, row.sequence[: row.cached])
-        if not keep:
-            self._table.clear(session)
+        if keep:
+            self._table.rest(session, row.sequence[: row.cached])
+        else:
             self._table.forget(session)
 
     def release(self, session_name: str) -> None:
@@ -102,6 +103,7 @@ class SlotRunner:
                 postponed.append(row)  # one tick later it can be copied
                 continue
             source = None if reused else self._table.holder_of(key)
+            row.cached = reused
             protected = {*held, *(origin.name for origin, _ in copies)}
             if not self._table.make_room(session, row, source, protected):
                 self._waiting.appendleft(row)
@@ -123,9 +125,9 @@ class SlotRunner:
     ) -> None:
         """Begin a turn: what is known of its prompt is kept or will be copied, the rest is pending."""
         reused_bytes = reused * row.prompt.itemsize
-        if session.first_prompt is not None and reused_bytes < len(session.first_prompt):
+        if reused_bytes < len(session.first_prompt):
             # Its slot is about to be overwritten from position `reused` on.
-            self._table.unlist(session)
+            session.first_prompt = b""
         # One token at least passes through the model: its logits are wanted.
         row.cached = reused if source is None else len(row.prompt) - 1
         row.pending = row.prompt[row.cached :]
@@ -144,9 +146,9 @@ class SlotRunner:
         for slab in self._table.slabs:
             if slab.active:
                 rows = [session.row for session in slab.active]
+                slab.cache.shared = [session.shared for session in slab.active]
                 takes, budget = _tokens_to_pass(rows, budget)
                 decoded += sum(bool(row.tokens) for row in rows)
-                slab.cache.prompts = [session.first_prompt for session in slab.active]
                 logits_AV = self._pass(slab, rows, takes)
                 passes.append(self._note_pass(slab, takes, logits_AV))
         self._counters.decode_steps += decoded > 0

@@ -7,20 +7,21 @@ A slab is as long as its longest session, for all of them. So there are two: whe
 than `cache_tokens`, the longest sessions lie `apart` in the other, and the slab of the rest is cut to what they need.
 How many go is what takes the fewest positions. Only where that is too much as well, idle sessions are evicted, longest
 unused first. What both slabs may grow to, until all turns have reached their limits, is at most `cache_tokens`
-positions, and so is the memory that they hold (what passes from one to the other is copied on its way).
+positions, and so is the memory that they hold (what passes from one to the other is copied on its way). What sessions
+share outside the slabs (`SharedPrompt`) counts among them, each once.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from workbench.engines.sampling import Counters, Row
-from workbench.engines.slots import SlotCache
+from workbench.engines.slots import NOT_SHARED, SharedPrompt, SlotCache
 
 ROUND = 64  # a slab's length is a multiple of this many positions, where the cap allows
 
@@ -32,24 +33,28 @@ class SlotSession:
     name: str
     apart: bool = False  # in the slab of the long ones
     slot: int | None = None
+    shared: SharedPrompt = NOT_SHARED  # what comes before the first position of its slot
     # Tokens whose keys and values are in the slot; not kept up to date while a turn is in progress.
     held: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    reach: int = 0  # positions that it may have before it has to ask for room again
+    reach: int = 0  # positions of its slot that it may need before it has to ask for room again
     last_used: int = 0  # tick
     row: Row | None = None  # the turn in progress
     # Set while its slot begins with all of this prompt: others may copy it.
-    first_prompt: bytes | None = None
+    first_prompt: bytes = b""
     carried: dict | None = None  # its keys and values, on their way from one slab to the other
 
     @property
     def filled(self) -> int:
         """Positions of its slot that matter."""
-        return len(self.held) if self.row is None else self.row.cached
+        cached = len(self.held) if self.row is None else self.row.cached
+        return max(0, cached - self.shared.length)
 
     @property
     def needed(self) -> int:
-        """Positions that it has, with those of its next pass."""
-        return len(self.held) if self.row is None else self.row.cached + len(self.row.pending)
+        """Positions of its slot that it has, with those of its next pass."""
+        if self.row is None:
+            return self.filled
+        return self.row.cached + len(self.row.pending) - self.shared.length
 
 
 class Slab:
@@ -139,14 +144,18 @@ class SlotTable:
         self.sessions: dict[str, SlotSession] = {}
         self._cache_tokens = cache_tokens
         self._counters = counters
-        # First prompt -> sessions whose slot begins with it.
-        self._holders: dict[bytes, list[SlotSession]] = {}
         self._changed = False  # some session started, ended or left since the last layout
 
     @property
     def positions(self) -> int:
-        """That the slabs have room for, filled or not."""
-        return sum(slab.cache.slots * slab.cache.length for slab in self.slabs)
+        """That there is room for, filled or not."""
+        in_slabs = sum(slab.cache.slots * slab.cache.length for slab in self.slabs)
+        return in_slabs + self._cache_tokens - self._room(self.sessions.values())
+
+    def _room(self, sessions: Iterable[SlotSession]) -> int:
+        """Positions that the slabs may have beside what these sessions share."""
+        shared = {session.shared for session in sessions}
+        return self._cache_tokens - sum(prompt.length for prompt in shared)
 
     @property
     def active(self) -> list[SlotSession]:
@@ -156,7 +165,7 @@ class SlotTable:
     def begin(self, session: SlotSession, row: Row) -> None:
         """A turn of the session begins."""
         session.row = row
-        session.reach = row.reach
+        session.reach = row.reach - session.shared.length
         session.last_used = self._counters.ticks
         self._changed = True
         self.sessions[session.name] = session
@@ -165,17 +174,16 @@ class SlotTable:
         """Its turn is over; `held` is what its slot keeps."""
         session.row = None
         session.held = held
-        session.reach = len(held)
+        session.reach = session.filled
         self._changed = True
 
     def holder_of(self, prompt: bytes) -> SlotSession | None:
         """A session whose slot begins with this first prompt, to copy from."""
-        return next(iter(self._holders.get(prompt, ())), None)
+        return next((s for s in self.sessions.values() if s.first_prompt == prompt), None)
 
     def drop(self) -> None:
         """Forget every session."""
         self.sessions = {}
-        self._holders = {}
         for slab in self.slabs:
             slab.members = []
             slab.active = []
@@ -187,30 +195,15 @@ class SlotTable:
         """The session is over, or loses its slot."""
         if session.row is not None:
             # In the middle of its prompt there may be NaN that no logits have shown.
-            self.clear(session)
-        self.unlist(session)
+            self.slabs[session.apart].cache.clear(session.slot)
         del self.sessions[session.name]
         session.row = None
         self._changed = True
 
-    def clear(self, session: SlotSession) -> None:
-        """Make its slot zeros again."""
-        self.slabs[session.apart].cache.clear(session.slot)
-
-    def unlist(self, session: SlotSession) -> None:
-        """Its slot no longer begins with its first prompt."""
-        if session.first_prompt is not None:
-            holders = self._holders[session.first_prompt]
-            holders.remove(session)
-            if not holders:
-                del self._holders[session.first_prompt]
-            session.first_prompt = None
-
     def list_prompt(self, session: SlotSession) -> None:
         """The slot now begins with the whole prompt of this turn; if it is the session's first, others may copy it."""
-        if session.first_prompt is None and len(session.held) == 0:
+        if not session.first_prompt and len(session.held) == 0:
             session.first_prompt = session.row.prompt.tobytes()
-            self._holders.setdefault(session.first_prompt, []).append(session)
 
     # ------------------------------------------------------------------------------------------ room
 
@@ -221,23 +214,24 @@ class SlotTable:
         idle: longest unused first, and last of all the one that it wants to copy from, for it must run even so."""
         others = [s for s in self.sessions.values() if s is not session]
 
-        def without(gone: Sequence[SlotSession]) -> _Division | None:
-            reaches = {session: row.reach} | {s: s.reach for s in others}
-            for evicted in gone:
-                del reaches[evicted]
-            return _division(reaches, self.slabs, self._cache_tokens)
+        def without(gone: Set[SlotSession]) -> _Division | None:
+            reaches = {session: row.reach - session.shared.length}
+            reaches |= {s: s.reach for s in others if s not in gone}
+            return _division(reaches, self.slabs, self._room(reaches))
 
-        division = without(())
+        division = without(set())
         if division is None:
             idle = [s for s in others if s.name not in protected]
             idle.sort(key=lambda s: (s is source, s.last_used, s.apart, s.slot or 0))
             counts = range(len(idle) + 1)
-            fewest = bisect_left(counts, True, key=lambda count: without(idle[:count]) is not None)
+            fewest = bisect_left(
+                counts, True, key=lambda count: without(set(idle[:count])) is not None
+            )
             if fewest > len(idle):
                 return False
-            division = without(idle[:fewest])
+            division = without(set(idle[:fewest]))
+            self._counters.evictions += fewest
             for evicted in idle[:fewest]:
-                self._counters.evictions += 1
                 self.forget(evicted)
         if division.cut:
             self._divide(division.apart, session)
@@ -269,11 +263,11 @@ class SlotTable:
         near, far = self.slabs
         sizes = {far: far.size(0)}  # no more slots than sessions
         far_positions = _positions([session.reach for session in far.members], far)
-        sizes[near] = near.size(self._cache_tokens - far_positions)
+        room = self._room(self.sessions.values())
+        sizes[near] = near.size(room - far_positions)
         wanted = {slab: slots * length for slab, (slots, length) in sizes.items()}
-        are_two = bool(far.members or far.cache.room)
         if_kept = sum(max(wanted[slab], slab.cache.room) for slab in self.slabs)
-        exact = are_two and if_kept > self._cache_tokens
+        exact = if_kept > room
         # Whoever gives memory back comes first.
         for slab in sorted(self.slabs, key=lambda slab: wanted[slab] - slab.cache.room):
             slab.lay_out(*sizes[slab], exact)
@@ -286,10 +280,10 @@ class SlotTable:
         for source, target in pairs:
             if source.apart != target.apart:
                 cache = self.slabs[source.apart].cache
-                between.append((target, cache.read(source.slot, target.row.cached)))
+                between.append((target, cache.read(source.slot, target.filled)))
         for apart, slab in enumerate(self.slabs):
             within = [(s, t) for s, t in pairs if s.apart == t.apart == bool(apart)]
-            longest = max((target.row.cached for _, target in within), default=0)
+            longest = max((target.filled for _, target in within), default=0)
             slab.cache.move([(source.slot, target.slot) for source, target in within], longest)
         for target, states in between:
             self.slabs[target.apart].cache.put(target.slot, states)

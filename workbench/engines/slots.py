@@ -17,8 +17,21 @@ else lies in it from earlier sequences is finite, and is multiplied by that zero
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
+
+@dataclass(eq=False)
+class SharedPrompt:
+    """The beginning of several sequences, which lies in none of their slots. Whoever lets it be holds its keys and
+    values."""
+
+    length: int  # positions
+
+
+NOT_SHARED = SharedPrompt(0)
 
 
 class SlotCache:
@@ -30,7 +43,7 @@ class SlotCache:
         self.length = 0
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
-        self.prompts: list[bytes | None] = []  # that the first slots begin with, each: its ids
+        self.shared: list[SharedPrompt] = []  # what comes before each of the first slots
         self._room = (0, 0)  # slots and length that the memory is laid out for
         self._key_memory: dict[int, Tensor] = {}  # as `keys`, of the size of the room
         self._value_memory: dict[int, Tensor] = {}
@@ -41,6 +54,7 @@ class SlotCache:
             self._key_memory = {}
             self._value_memory = {}
             self._room = (0, 0)
+        self.shared = []
         self._show(0, 0)
 
     @property

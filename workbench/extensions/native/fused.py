@@ -6,8 +6,8 @@ It takes the place of `slot_forward`: the same slab, the same tokens, all layers
 those of the other way up to rounding; and a token's are the same bits whoever else is in the pass. A model that is of
 another kind, and a machine without a compiler, keep the other way, with the reason.
 
-The first prompt of a group lies in the slot of each of its sequences; it is read from one of them, so that for the others it is
-still near. The numbers are the same ones in the same order, so no bit changes.
+The first prompt of a group is kept once (`prompts`): less memory, and for all but the first that read it it is still near. The
+numbers are the same ones in the same order, so no bit changes.
 
 In bfloat16 (`engine.dtype`) weights lie in the memory that the engine has for them, and the factors of a product are rounded
 to it; all else, keys and values as well, is float32. So its numbers are nearer to those of float32 than the other way's.
@@ -36,6 +36,7 @@ from workbench.engines.attention import (
 from workbench.engines.slots import SlotCache
 from workbench.extensions.native.kernel import kernel
 from workbench.extensions.native.layout import Model, Pass, WeightReader, rotations
+from workbench.extensions.native.prompts import SharedSlotTable, addresses
 from workbench.values.errors import EngineError
 
 # Tokens of each sequence of the trial, pass by pass: prompts, observations that go on from the cache, single tokens.
@@ -43,7 +44,6 @@ TRIAL = ((90, 1, 1, 20, 1, 1, 1), (40, 1, 1, 1, 1), (9, 1, 1), (1, 1, 1))
 TOLERANCE = 1e-4  # of a log-probability; rounding is far below it, another architecture far above
 # The same where factors of the linear layers are rounded to bfloat16: 0.03 to 0.10 for shipped policies, 0.21 for SmolLM2.
 HALF_TOLERANCE = 0.5
-ID_BYTES = np.dtype(np.int64).itemsize  # of a token of a prompt
 ROUND = 1024  # positions whose rotations are made together
 
 
@@ -77,6 +77,8 @@ class FusedForward:
     """(step, ids [1, T], keep) -> logits [keep, V], as `attention.Forward`. Not thread-safe. Raises EngineError for a
     model that the kernel does not know."""
 
+    table_kind = SharedSlotTable
+
     def __init__(self, model: nn.Module) -> None:
         self._model = model  # its weights are read where they lie, and a sync writes there
         self._layout: Model = WeightReader(model).read()
@@ -88,31 +90,30 @@ class FusedForward:
     def __call__(self, step: ForwardStep, ids_1T: Tensor, keep: int | None) -> Tensor:
         if len(step.cache.keys) < self._layout.layers:
             self._make_layers(step.cache)
-        longest = step.key_length
-        if longest > len(self._rotations[0]):
-            self._rotations = self._rotations_to(longest)
-        cosine, sine = self._rotations
-        tokens_5T = _tokens(step, ids_1T)  # kept until the pass is over
-        ids, slots, positions, leaders, commons = (tensor.data_ptr() for tensor in tokens_5T)
+        cosine, sine = self._rotations_for(step.key_length)
         count = ids_1T.shape[1]
         logits = torch.empty(count if keep is None else keep, self._layout.head.outputs)
         slot_stride, head_stride, *_ = step.cache.keys[0].stride()
+        # Kept until the pass is over.
+        token_ids = ids_1T[0].contiguous()
+        token_slots = step.slot_T.contiguous()
+        token_positions = step.position_T.contiguous()
+        shared_S3 = addresses(step.cache, self._layout)
         this_pass = Pass(
             tokens=count,
             kept=len(logits),
-            longest=longest,
-            id=ids,
-            slot=slots,
-            position=positions,
-            leader=leaders,
-            common=commons,
+            longest=step.key_length,
+            id=token_ids.data_ptr(),
+            slot=token_slots.data_ptr(),
+            position=token_positions.data_ptr(),
+            shared=shared_S3.ctypes.data,
             cosine=cosine.data_ptr(),
             sine=sine.data_ptr(),
             keys=self._addresses(step.cache.keys),
             values=self._addresses(step.cache.values),
             slot_stride=slot_stride,
             head_stride=head_stride,
-            work=self._room(count, longest),
+            work=self._room(count, step.key_length),
             logits=logits.data_ptr(),
         )
         self._kernel.run_pass(ctypes.byref(self._layout), ctypes.byref(this_pass))
@@ -138,6 +139,11 @@ class FusedForward:
             self._work = torch.empty(needed + needed // 2)
         return self._work.data_ptr()
 
+    def _rotations_for(self, longest: int) -> tuple[Tensor, Tensor]:
+        if longest > len(self._rotations[0]):
+            self._rotations = self._rotations_to(longest)
+        return self._rotations
+
     def _rotations_to(self, longest: int) -> tuple[Tensor, Tensor]:
         count = -(-longest // ROUND) * ROUND
         made = rotations(self._model, count)
@@ -145,26 +151,6 @@ class FusedForward:
             if table.shape != (count, self._layout.size):
                 raise EngineError("it turns only a part of each head by its position")
         return made
-
-
-def _tokens(step: ForwardStep, ids_1T: Tensor) -> list[Tensor]:
-    """Of each token its id, slot and position, the slot that its prompt is read from, and how much of it: int64 [T] each."""
-    leader_S, common_S = prompts_read_once(step.cache)
-    own = [ids_1T[0].contiguous(), step.slot_T.contiguous(), step.position_T.contiguous()]
-    return [*own, leader_S[step.slot_T], common_S[step.slot_T]]
-
-
-def prompts_read_once(cache: SlotCache) -> tuple[Tensor, Tensor]:
-    """(the slot that the beginning of each slot is read from [S], how many positions of it [S]): the first one that begins
-    with the same prompt, and all of that; elsewhere the slot itself, and none."""
-    leader_S = torch.arange(cache.slots)
-    common_S = torch.zeros_like(leader_S)
-    first: dict[bytes, int] = {}
-    for slot, prompt in enumerate(cache.prompts):
-        if prompt is not None and (leader := first.setdefault(prompt, slot)) != slot:
-            leader_S[slot] = leader
-            common_S[slot] = len(prompt) // ID_BYTES
-    return leader_S, common_S
 
 
 # ------------------------------------------------------------------------------------------------ the trial

@@ -52,7 +52,7 @@ class Model(Structure):
 class Pass(Structure):
     _fields_ = [
         *((name, c_int64) for name in ("tokens", "kept", "longest")),
-        *((name, c_void_p) for name in ("id", "slot", "position", "leader", "common")),
+        *((name, c_void_p) for name in ("id", "slot", "position", "shared")),
         *((name, c_void_p) for name in ("cosine", "sine")),
         ("keys", POINTER(c_void_p)),
         ("values", POINTER(c_void_p)),

@@ -54,13 +54,20 @@ struct Model {
   int64_t half;  // 1: all weights are bfloat16, and each matrix has the inputs of one output side by side; 0: float32
 };
 
+// What lies before the first position of a slot: the beginning of a group's prompt, kept once. Its length is a multiple of
+// WIDTH, or 0.
+struct Shared {
+  float* keys;  // [layers, kv heads, length, D]
+  float* values;
+  int64_t length;
+};
+
 struct Pass {
   int64_t tokens, kept, longest;
   const int64_t* id;        // [T]
   const int64_t* slot;      // [T]
   const int64_t* position;  // [T]
-  const int64_t* leader;    // [T]: the slot that the first `common` positions of a token's sequence are read from; they
-  const int64_t* common;    // [T]: hold the same numbers in its own
+  const Shared* shared;     // [S]: of each slot
   const float* cosine;      // [positions, D]
   const float* sine;
   float* const* keys;    // of each layer: [slots, kv heads, length, D]
@@ -282,12 +289,12 @@ static void product(const Model& model, const float* x, const Matrix& matrix, in
 
 // ------------------------------------------------------------------------------------------ attention
 
-static void scores_of(const float* query, const float* keys, int64_t begin, int64_t end,
-                      int64_t size, float* scores) {
+static void scores_of(const float* query, const float* keys, int64_t count, int64_t size,
+                      float* scores) {
   const int64_t whole = size / WIDTH * WIDTH;
-  for (int64_t first = begin; first < end; first += WIDTH) {
+  for (int64_t first = 0; first < count; first += WIDTH) {
     const float* key[WIDTH];
-    for (int i = 0; i < WIDTH; i++) key[i] = keys + (first + i < end ? first + i : first) * size;
+    for (int i = 0; i < WIDTH; i++) key[i] = keys + (first + i < count ? first + i : first) * size;
     Vector parts[WIDTH] = {};
     for (int64_t d = 0; d < whole; d += WIDTH) {
       const Vector part = load(query + d);
@@ -320,44 +327,44 @@ static float weights_of(float* scores, int64_t end) {
   return sum_of(sum);
 }
 
-// The values of one sequence: those of positions before `common` lie with its leader's, in the same places.
-struct Values {
-  const float* led;
+// The keys or values of one sequence: those of positions before `common` lie with its group's, the others in its slot.
+struct Lying {
+  const float* shared;
   const float* own;
   int64_t common, end;
 };
 
 // out = sum over positions of weight * value, of HEADS queries that share the values
 template <int HEADS, int VECTORS>
-static void mix(const float* weights, int64_t stride, const Values& values, int64_t size,
+static void mix(const float* weights, int64_t stride, const Lying& values, int64_t size,
                 const float* divisor, float* out) {
   Vector sum[HEADS][VECTORS] = {};
   const auto add = [&](const float* from, int64_t begin, int64_t end) {
-    from += begin * size;
     for (int64_t i = begin; i < end; i++, from += size)
       for (int v = 0; v < VECTORS; v++) {
         const Vector value = load(from + v * WIDTH);
         for (int h = 0; h < HEADS; h++) sum[h][v] += weights[h * stride + i] * value;
       }
   };
-  add(values.led, 0, values.common);
+  add(values.shared, 0, values.common);
   add(values.own, values.common, values.end);
   for (int h = 0; h < HEADS; h++)
     for (int v = 0; v < VECTORS; v++) store(out + h * size + v * WIDTH, sum[h][v] / divisor[h]);
 }
 
-static void mix_plainly(const float* weights, const Values& values, int64_t size, float divisor,
+static void mix_plainly(const float* weights, const Lying& values, int64_t size, float divisor,
                         float* out) {
   for (int64_t d = 0; d < size; d++) out[d] = 0.0f;
   for (int64_t i = 0; i < values.end; i++) {
-    const float* value = (i < values.common ? values.led : values.own) + i * size;
+    const float* value = i < values.common ? values.shared + i * size
+                                           : values.own + (i - values.common) * size;
     for (int64_t d = 0; d < size; d++) out[d] += weights[i] * value[d];
   }
   for (int64_t d = 0; d < size; d++) out[d] /= divisor;
 }
 
 template <int HEADS>
-static void mix_heads(const float* weights, int64_t stride, const Values& values, int64_t size,
+static void mix_heads(const float* weights, int64_t stride, const Lying& values, int64_t size,
                       const float* divisor, float* out) {
   switch (size) {
     case WIDTH: return mix<HEADS, 1>(weights, stride, values, size, divisor, out);
@@ -369,27 +376,29 @@ static void mix_heads(const float* weights, int64_t stride, const Values& values
     mix_plainly(weights + h * stride, values, size, divisor[h], out + h * size);
 }
 
-// One token over the first `end` keys of its slot. query, out [H, D]
+// One token over the keys of its sequence up to its own. query, out [H, D]
 static void attend(const Model& model, const Pass& pass, int64_t layer, int64_t token,
                    const float* query, float* scores, float* out) {
   const int64_t shared = model.heads / model.kv_heads;
   const int64_t size = model.size;
   const int64_t end = pass.position[token] + 1;
-  const int64_t common = std::min(pass.common[token], end) / WIDTH * WIDTH;
+  const Shared& prompt = pass.shared[pass.slot[token]];
+  const int64_t common = std::min(prompt.length, end);
   const int64_t stride = (pass.longest + WIDTH - 1) / WIDTH * WIDTH;
   for (int64_t k = 0; k < model.kv_heads; k++) {
     const int64_t place = pass.slot[token] * pass.slot_stride + k * pass.head_stride;
-    const int64_t led = pass.leader[token] * pass.slot_stride + k * pass.head_stride;
-    const float* keys = pass.keys[layer];
-    const Values values = {pass.values[layer] + led, pass.values[layer] + place, common, end};
+    const int64_t start = (layer * model.kv_heads + k) * prompt.length * size;
+    const Lying keys = {prompt.keys + start, pass.keys[layer] + place, common, end};
+    const Lying values = {prompt.values + start, pass.values[layer] + place, common, end};
     for (int64_t h = 0; h < shared; h += 2) {
       const int count = h + 1 < shared ? 2 : 1;
       const int64_t head = k * shared + h;
       float divisor[2];
       for (int i = 0; i < count; i++) {
         const float* own = query + (head + i) * size;
-        scores_of(own, keys + led, 0, common, size, scores + i * stride);
-        scores_of(own, keys + place, common, end, size, scores + i * stride);
+        float* scored = scores + i * stride;
+        scores_of(own, keys.shared, common, size, scored);
+        scores_of(own, keys.own, end - common, size, scored + common);
         divisor[i] = weights_of(scores + i * stride, end);
       }
       if (count == 2)
@@ -406,6 +415,9 @@ static void place(const Model& model, const Layer& layer, const Pass& pass, int6
                   float* query, float* key, const float* value) {
   const int64_t size = model.size;
   for (int64_t t = 0; t < pass.tokens; t++) {
+    const Shared& prompt = pass.shared[pass.slot[t]];
+    const int64_t position = pass.position[t];
+    const bool is_shared = position < prompt.length;
     const float* cosine = pass.cosine + pass.position[t] * size;
     const float* sine = pass.sine + pass.position[t] * size;
     for (int64_t h = 0; h < model.heads; h++) {
@@ -419,10 +431,13 @@ static void place(const Model& model, const Layer& layer, const Pass& pass, int6
       if (layer.of_keys.weight) normalise(model, own, layer.of_keys, size, own);
       turn(own, cosine, sine, size);
       const int64_t place =
-          pass.slot[t] * pass.slot_stride + h * pass.head_stride + pass.position[t] * size;
-      std::memcpy(pass.keys[number] + place, own, size * sizeof(float));
-      std::memcpy(pass.values[number] + place, value + (t * model.kv_heads + h) * size,
+          is_shared ? ((number * model.kv_heads + h) * prompt.length + position) * size
+                    : pass.slot[t] * pass.slot_stride + h * pass.head_stride +
+                          (position - prompt.length) * size;
+      std::memcpy((is_shared ? prompt.keys : pass.keys[number]) + place, own,
                   size * sizeof(float));
+      std::memcpy((is_shared ? prompt.values : pass.values[number]) + place,
+                  value + (t * model.kv_heads + h) * size, size * sizeof(float));
     }
   }
 }
