@@ -20,7 +20,7 @@ from tests.kernel_kit import needs_compiler, own_folder  # noqa: F401
 from workbench.engines import TransformersEngineConfig, open_engine
 from workbench.engines.slot_table import SlotTable
 from workbench.extensions.native import fused
-from workbench.extensions.native.prompts import BLOCK, KeptPrompt, SharedSlotTable
+from workbench.extensions.native.prompts import BLOCK, GroupPrompt, SharedSlotTable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "engines"))
 from engine_models import SHAPE, VOCAB, ask, play, prompts  # noqa: E402
@@ -90,7 +90,7 @@ def test_no_bit_is_another_one(sizes, others, monkeypatch):
 def test_the_comparison_sees_another_groups_prompt(monkeypatch):
     """Negative control: all of one length read the prompt of whoever came first."""
     model = model_of(**SIZES["vectors"])
-    first: dict[int, KeptPrompt] = {}
+    first: dict[int, GroupPrompt] = {}
 
     class Mixed(SharedSlotTable):
         def shared_by(self, session, row, source):

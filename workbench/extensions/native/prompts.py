@@ -25,7 +25,7 @@ BLOCK = 16
 
 
 @dataclass(eq=False)
-class KeptPrompt(SharedPrompt):
+class GroupPrompt(SharedPrompt):
     """The beginning of one prompt; its memory is made by the first pass that needs it."""
 
     keys: Tensor | None = None
@@ -53,13 +53,13 @@ class SharedSlotTable(SlotTable):
     ) -> bool:
         held = session.shared
         session.shared = self.shared_by(session, row, source)
-        found = super().make_room(session, row, source, protected)
-        if not found:
+        has_room = super().make_room(session, row, source, protected)
+        if not has_room:
             session.shared = held
         elif 0 < row.cached < held.length:
             session.carried = held.read(row.cached)
             session.slot = None
-        return found
+        return has_room
 
     def shared_by(self, session: SlotSession, row: Row, source: SlotSession | None) -> SharedPrompt:
         """What is to come before the slot of a session in this turn, of which `row.cached` tokens are its own already."""
@@ -68,7 +68,7 @@ class SharedSlotTable(SlotTable):
         if row.cached == 0:
             # The last token of a prompt passes by itself in all but the first sequence.
             length = (len(row.prompt) - 1) // BLOCK * BLOCK
-            return KeptPrompt(length) if length else NOT_SHARED
+            return GroupPrompt(length) if length else NOT_SHARED
         return session.shared if row.cached >= session.shared.length else NOT_SHARED
 
 
