@@ -22,8 +22,8 @@ from workbench.learn.algorithms.base import LossInputs
 
 MOVES = (0.1, 0.3, 0.7, 1.5)  # log ratios to either side
 NOTHING = 1e-7
-SEGMENTS = 6
-LENGTH = 3  # tokens of a segment
+# Tokens of segments; the first half of them are shorter than the others.
+LENGTHS = (1, 2, 3, 6, 9, 15)
 DRAWS = 4
 OUTCOMES = 6
 SPREAD = 0.5  # of the logits by which the two policies differ
@@ -131,19 +131,19 @@ def _leash(algorithm: Algorithm) -> Iterator[RuleResult]:
 
 def _cut(algorithm: Algorithm) -> Iterator[RuleResult]:
     generator = torch.Generator().manual_seed(1)
-    count = SEGMENTS * LENGTH
+    count = sum(LENGTHS)
     old_M, moved_M, advantage_M = torch.randn(3, count, dtype=torch.float64, generator=generator)
-    segment_M = torch.arange(SEGMENTS).repeat_interleave(LENGTH)
+    segment_M = torch.arange(len(LENGTHS)).repeat_interleave(torch.tensor(LENGTHS))
     logp_M = old_M - 3.0 + 0.05 * moved_M
     old_M = old_M - 3.0
     whole_M = _loss(algorithm, logp_M, old_M, advantage_M, segment_M)
-    half = count // 2
+    half = sum(LENGTHS[: len(LENGTHS) // 2])
     part_M = _loss(algorithm, logp_M[:half], old_M[:half], advantage_M[:half], segment_M[:half])
     gap = float((whole_M[:half] - part_M).abs().max())
     yield Checked(count, "how the batch is cut")
     if gap > 1e-6 * max(float(whole_M.abs().max()), 1.0):
         yield Finding(
-            f"the loss of a token changes by up to {gap:.4g} with the other segments that share its micro-batch ({count} tokens or "
-            f"{half} of them): what a trajectory weighs depends on how the batch is cut, on memory settings. An objective "
+            f"the loss of a token changes by up to {gap:.4g} with the other segments that share its micro-batch ({count} tokens, or "
+            f"the first {half} of them): what a trajectory weighs depends on how the batch is cut, on memory settings. An objective "
             f"divides by nothing that is counted over its micro-batch: leave that to algorithm.reduction, or divide by a constant"
         )
