@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,6 +46,10 @@ SUMS = {
     "3 - 8": -5,
     "1.5 * 3": 4.5,
 }
+# What a function brings, by a word of the description that says in what its argument is.
+DEGREES = re.compile(r"\bdegrees?\b|°", re.IGNORECASE)
+RADIANS = re.compile(r"\bradians?\b", re.IGNORECASE)
+BITS = re.compile(r"\bxor\b|\bbit\w*", re.IGNORECASE)
 OF_TWO = {
     "add": lambda a, b: a + b,
     "sum": lambda a, b: a + b,
@@ -102,12 +107,24 @@ def _known_sums(called: Any) -> Iterator[tuple[Mapping[str, Any], float]]:
         and set(kinds.values()) == {"string"}
         and CALCULATES.search(called.description)
     ):
-        for expression, value in SUMS.items():
+        for expression, value in (SUMS | _functions(called.tool.description)).items():
             yield {next(iter(kinds)): expression}, value
     meant = OF_TWO.get(called.tool.name.lower().split("_")[0])
     if meant and len(kinds) == 2 and set(kinds.values()) <= {"integer", "number"}:
         one, other = kinds
         yield {one: 12, other: 4}, meant(12, 4)
+
+
+def _functions(description: str) -> dict[str, float]:
+    """Functions whose meaning the description leaves no doubt about; a calculator that has none of them says so."""
+    known = {"sqrt(16)": 4.0}
+    if not BITS.search(description):
+        known["2^3"] = 8.0
+    in_degrees = bool(DEGREES.search(description))
+    if in_degrees != bool(RADIANS.search(description)):
+        angle, value = ("30", 0.5) if in_degrees else ("1", math.sin(1))
+        known[f"sin({angle})"] = value
+    return known
 
 
 # ------------------------------------------------------------------------------------------------ whole lists

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from itertools import chain
@@ -41,6 +42,14 @@ IN_PLACE = re.compile(
     r"(?:correctly|exactly) placed|bulls?\b)",
     re.IGNORECASE,
 )
+
+
+OUT_OF_PLACE = re.compile(
+    r"\b(\d+)\b[^.;,\n\d]{0,30}\b(?:(?:in|but in|but) (?:the |a |another )?(?:wrong|other|another|different) (?:places?|positions?|spots?)|"
+    r"misplaced|elsewhere|out of place|cows?\b)",
+    re.IGNORECASE,
+)
+MARKS = 3  # different ones of a word that was guessed: right, elsewhere, nowhere
 
 
 class ReplyClaim(NamedTuple):
@@ -84,7 +93,9 @@ def check_hinted(given: CheckInput) -> Iterator[RuleResult]:
 def _by_kind(
     played: Sequence[PlayedTrajectory], secrets: dict[str, str]
 ) -> dict[str, list[ReplyClaim]]:
-    hints: dict[str, list[ReplyClaim]] = {"low and high": [], "near and far": [], "places": []}
+    hints: dict[str, list[ReplyClaim]] = {
+        name: [] for name in ("low and high", "near and far", "places", "other places")
+    }
     for one in played:
         right = secrets[one.task.id]
         before: Decimal | None = None
@@ -102,6 +113,8 @@ def _by_kind(
                     )
                 before = abs(apart)
             hints["places"] += _of_places(one, guess, right, says)
+            hints["other places"] += _of_other_places(one, guess, right, says)
+    hints["marks"] = _of_marks(played, secrets)
     return hints
 
 
@@ -125,10 +138,77 @@ def _of_distance(
 
 def _of_places(one: PlayedTrajectory, guess: str, right: str, says: str) -> Iterator[ReplyClaim]:
     match = IN_PLACE.search(says)
-    ours, theirs = (
-        re.findall(r"\w+", words) if re.search(r"\s|,", words) else list(words)
-        for words in (guess, right)
-    )
+    ours, theirs = map(_parts, (guess, right))
     if match is not None and len(ours) == len(theirs) > 1:
         places = sum(a == b for a, b in zip(ours, theirs))
         yield ReplyClaim(one, guess, right, match[0], int(match[1]) == places)
+
+
+def _of_other_places(
+    one: PlayedTrajectory, guess: str, right: str, says: str
+) -> Iterator[ReplyClaim]:
+    """How many are right and stand elsewhere: of one that is there once, one counts."""
+    match = OUT_OF_PLACE.search(says)
+    ours, theirs = map(_parts, (guess, right))
+    if match is not None and len(ours) == len(theirs) > 1:
+        shared = (Counter(ours) & Counter(theirs)).total()
+        places = sum(a == b for a, b in zip(ours, theirs))
+        yield ReplyClaim(one, guess, right, match[0], int(match[1]) == shared - places)
+
+
+def _parts(words: str) -> list[str]:
+    return re.findall(r"\w+", words) if re.search(r"\s|,", words) else list(words)
+
+
+# ------------------------------------------------------------------------------------------------ marks of letters
+
+
+def _of_marks(played: Sequence[PlayedTrajectory], secrets: dict[str, str]) -> list[ReplyClaim]:
+    """Words that are guessed and answered by a mark for each letter: as many of a letter are marked as stand in the word that is
+    right. Which mark says what is learnt from letters that stand once in both words, or in one of them."""
+    marked = [
+        (one, guess, secrets[one.task.id].lower(), marks)
+        for one in played
+        for guess, marks in _marked_guesses(one, secrets[one.task.id])
+    ]
+    meant = _what_marks_mean(marked)
+    if len(set(meant.values())) != MARKS:
+        return []
+    claims = []
+    for one, guess, right, marks in marked:
+        ours = Counter(letter for letter, mark in zip(guess, marks) if meant.get(mark) != "nowhere")
+        repeated = [letter for letter, times in Counter(guess).items() if times > 1]
+        for letter in repeated:
+            expected = min(guess.count(letter), right.count(letter))
+            claims.append(ReplyClaim(one, guess, right, marks, ours[letter] == expected))
+    return claims
+
+
+def _marked_guesses(one: PlayedTrajectory, right: str) -> Iterator[tuple[str, str]]:
+    """(guess, a mark for each of its letters); a reply may hold the marks of earlier guesses, and the last ones are taken."""
+    for text, result in zip(one.texts, one.results):
+        words = re.findall(r"[a-z]+", inside(text).lower())
+        if not words or len(words[-1]) != len(right) or not right.isalpha():
+            continue
+        lines = re.findall(r"\S+", text_of(result.observation))
+        marks = [line for line in lines if len(line) == len(right) and line.lower() != words[-1]]
+        if marks and len(set(marks[-1])) <= MARKS:
+            yield words[-1], marks[-1]
+
+
+def _what_marks_mean(
+    marked: Sequence[tuple[PlayedTrajectory, str, str, str]],
+) -> dict[str, str]:
+    """Mark -> right, elsewhere or nowhere; empty where one mark says two of them."""
+    seen: dict[str, Counter[str]] = {}
+    for _, guess, right, marks in marked:
+        for place, (letter, mark) in enumerate(zip(guess, marks)):
+            if guess.count(letter) > 1:
+                continue
+            said = "right" if right[place] == letter else "elsewhere"
+            seen.setdefault(mark, Counter())[said if letter in right else "nowhere"] += 1
+    return (
+        {}
+        if any(len(said) > 1 for said in seen.values())
+        else {mark: next(iter(said)) for mark, said in seen.items()}
+    )
