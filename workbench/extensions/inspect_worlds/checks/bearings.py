@@ -230,7 +230,7 @@ def _by_coordinates(
 # ------------------------------------------------------------------------------------------------ maps
 
 
-def _maps(text: str) -> list[str] | None:
+def maps_in(text: str) -> list[str] | None:
     """The longest block of lines of the same length, without the spaces between cells."""
     best: list[str] = []
     block: list[str] = []
@@ -249,8 +249,8 @@ def _maps(text: str) -> list[str] | None:
 
 def _by_the_map(one: PlayedTrajectory, word: str, before: str, after: str) -> Iterator[MoveRecord]:
     """One sign that stands there once goes one cell, and no other one moves."""
-    here = _maps(before)
-    there = _maps(after)
+    here = maps_in(before)
+    there = maps_in(after)
     if here is None or there is None or (len(here), len(here[0])) != (len(there), len(there[0])):
         return
     if _is_around_somebody(here, there):

@@ -9,6 +9,7 @@ import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.beside import check_beside
+from workbench.extensions.inspect_worlds.checks.failed_calls import check_failed_calls
 from workbench.extensions.inspect_worlds.checks.loops import check_loops
 from workbench.extensions.inspect_worlds.checks.lures import check_lures
 from workbench.extensions.scripted_play.given import (
@@ -92,6 +93,7 @@ def check_farming(given: CheckInput) -> Iterator[RuleResult]:
     yield from findings
     yield from check_lures(given)
     yield from check_beside(given)
+    yield from check_failed_calls(given)
     yield from check_loops(given)
 
 
@@ -107,6 +109,19 @@ def _no_signal(given: CheckInput, made: Mapping[str, PolicyEstimate]) -> Iterato
         yield Finding(
             f"all {len(paid)} trajectories, by {len(ways)} ways to play, earn {paid[0]:g}: nothing can be learned from it",
             severity=ERROR if "solver" in made else NOTE,
+        )
+    elif (
+        "solver" not in made
+        and "random" in made
+        and len(paid) >= 4 * LEAST
+        and max(paid) <= 0.0
+        and not any(played.success is not False for played in given.played)
+    ):
+        yield Finding(
+            f"none of {len(paid)} trajectories, by {len(ways)} ways to play, succeeds or earns anything above zero, and there is no solver: nothing says "
+            "that a task can be solved, and a policy that begins like random play learns from penalties alone. Write a solver_action, or try one "
+            "task by hand",
+            severity=NOTE,
         )
 
 

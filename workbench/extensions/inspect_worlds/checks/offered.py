@@ -32,9 +32,17 @@ LEFT = re.compile(
 )
 
 
+# A number of anything that is left.
+COUNTDOWN = re.compile(
+    r"\b(\d+) (?:more )?([a-z]+)\s+(?:left|remain(?:ing|s)?|to go)\b|\b([a-z]+) (?:left|remaining)\s*[:=]?\s*(\d+)",
+    re.IGNORECASE,
+)
+
+
 def check_offered(given: CheckInput) -> Iterator[RuleResult]:
     yield from _listed_moves(given)
     yield from _tries_left(given)
+    yield from _goes_up(given)
 
 
 # ------------------------------------------------------------------------------------------------ moves
@@ -128,3 +136,35 @@ def _tries_left(given: CheckInput) -> Iterator[RuleResult]:
             f"{example.task.id!r} ({example.policy}) for one: count them at one place, before or after the turn is taken, and show that",
             severity=ERROR if apart < 0 else NOTE,
         )
+
+
+def _goes_up(given: CheckInput) -> Iterator[RuleResult]:
+    """What is left of something becomes less now and then, where it becomes more."""
+    steps: dict[str, list[tuple[PlayedTrajectory, int, int]]] = {}
+    for one in given.played:
+        before: dict[str, int] = {}
+        for observation in one.shown:
+            here = _countdowns(text_of(observation))
+            for noun in here.keys() & before.keys():
+                steps.setdefault(noun, []).append((one, before[noun], here[noun]))
+            before = here
+    yield Checked(sum(map(len, steps.values())), "numbers of what is left")
+    for noun, pairs in steps.items():
+        more = [pair for pair in pairs if pair[2] > pair[1]]
+        fewer = sum(new < old for _, old, new in pairs)
+        if len(more) >= 2 * LEAST and not fewer:
+            one, old, new = more[0]
+            yield Finding(
+                f"replies say how many {noun} are left, and the number goes up: from {old} to {new} at {one.task.id!r} ({one.policy}), so in "
+                f"{len(more)} of {len(pairs)} turns; expected what there is minus what was used, not plus",
+                severity=ERROR,
+            )
+            return
+
+
+def _countdowns(text: str) -> dict[str, int]:
+    """What is said to be left, by the word for it."""
+    return {
+        (match[2] or match[3]).lower(): int(match[1] or match[4])
+        for match in COUNTDOWN.finditer(text)
+    }

@@ -1,0 +1,369 @@
+"""An arcade: games of words, codes and boards, and tools, each with one slip by name, "" for none."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+from workbench.tools.base import tool
+from workbench.values import Message, Observation, StepResult, Task
+from workbench.values.seeds import rng_at
+from workbench.worlds.tool_env import ToolEnv
+
+
+def told(text):
+    return Observation((Message("user", text),))
+
+
+@dataclass(frozen=True)
+class Arcade:
+    """Families whose task is one secret, or none."""
+
+    bug: str = ""
+    max_turns: ClassVar[int] = 8
+
+    def task(self, task_seed):
+        payload = {"secret": self.secret(rng_at(self.name, task_seed))}
+        return Task(f"{self.name}/{task_seed}", self.name, task_seed, payload)
+
+    def make(self):
+        return self.env(self.bug)
+
+
+# ------------------------------------------------------------------------------------------------ words and codes
+
+WORDS = (
+    "llama salsa nanny crane eerie slate daddy mummy stone pride level radar kayak civic "
+    "sugar onion apple berry hello array"
+).split()
+
+
+@dataclass
+class Guessing:
+    """A secret is guessed; a reply marks or counts what is right."""
+
+    bug: str
+
+    def reset(self, task, dynamics_seed):
+        self.secret = task.payload["secret"]
+        self.turn = 0
+        return told(self.opening)
+
+    def step(self, action_text):
+        guess = action_text.strip().lower()
+        self.turn += 1
+        won = guess == self.secret
+        known = len(guess) == len(self.secret)
+        words = self.answer(guess) if known else "Not a guess."
+        over = won or self.turn == 8
+        return StepResult(
+            told(words),
+            float(won),
+            terminated=won,
+            truncated=over and not won,
+            info={"success": won},
+        )
+
+
+class Marking(Guessing):
+    opening = "Guess a word of five letters. G: right, Y: elsewhere, -: not in the word. 8 guesses."
+
+    def answer(self, guess):
+        left = Counter(a for a, b in zip(self.secret, guess) if a != b)
+        marks = []
+        for right, letter in zip(self.secret, guess):
+            elsewhere = letter in self.secret if self.bug == "counts twice" else left[letter] > 0
+            marks.append("G" if right == letter else "Y" if elsewhere else "-")
+            left[letter] -= right != letter and elsewhere
+        return f"{guess}\n{''.join(marks)}"
+
+
+@dataclass(frozen=True)
+class Words(Arcade):
+    name: ClassVar[str] = "words"
+    env: ClassVar[type] = Marking
+
+    def secret(self, rng):
+        return str(rng.choice(WORDS))
+
+    def random_action(self, env, rng):
+        return str(rng.choice(WORDS))
+
+    def solver_action(self, env, rng):
+        return env.secret
+
+
+class Counting(Guessing):
+    opening = "Guess a code of four digits from 1 to 4. 8 guesses."
+
+    def answer(self, guess):
+        places = sum(a == b for a, b in zip(self.secret, guess))
+        shared = (Counter(self.secret) & Counter(guess)).total()
+        if self.bug == "counts twice":
+            shared = sum(digit in self.secret for digit in guess)
+        return f"{places} in the right place, {shared - places} in the wrong place."
+
+
+@dataclass(frozen=True)
+class Codes(Arcade):
+    name: ClassVar[str] = "codes"
+    env: ClassVar[type] = Counting
+
+    def secret(self, rng):
+        return "".join(map(str, rng.integers(1, 5, 4)))
+
+    def random_action(self, env, rng):
+        return self.secret(rng)
+
+    def solver_action(self, env, rng):
+        return env.secret
+
+
+# ------------------------------------------------------------------------------------------------ boards and dice
+
+LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
+
+
+@dataclass
+class Noughts:
+    """Both sides are played in turns."""
+
+    bug: str
+
+    def reset(self, task, dynamics_seed):
+        self.board = "." * 9
+        self.side = "X"
+        return told(
+            f"Play both sides ({task.payload['secret']}). Three in a row win. Say 0 to 8.\n{self.drawn()}"
+        )
+
+    def drawn(self):
+        return "\n".join(self.board[k : k + 3] for k in (0, 3, 6))
+
+    def step(self, action_text):
+        text = action_text.strip()
+        cell = int(text) if text in tuple("012345678") else -1
+        if cell < 0 or self.board[cell] != ".":
+            return StepResult(told(f"Not free.\n{self.drawn()}"), 0.0, info={"success": False})
+        self.board = self.board[:cell] + self.side + self.board[cell + 1 :]
+        lines = LINES[:-1] if self.bug == "one diagonal" else LINES
+        won = any({self.board[k] for k in line} == {self.side} for line in lines)
+        self.side = "O" if self.side == "X" else "X"
+        over = won or "." not in self.board
+        return StepResult(told(self.drawn()), float(won), terminated=over, info={"success": won})
+
+
+@dataclass(frozen=True)
+class Crosses(Arcade):
+    max_turns: ClassVar[int] = 9
+    name: ClassVar[str] = "crosses"
+    env: ClassVar[type] = Noughts
+
+    def secret(self, rng):
+        return int(rng.integers(100))
+
+    def random_action(self, env, rng):
+        return str(rng.choice([k for k in range(9) if env.board[k] == "."]))
+
+
+@dataclass
+class Throwing:
+    bug: str
+
+    def reset(self, task, dynamics_seed):
+        self.goal = task.payload["secret"]
+        self.seed = dynamics_seed
+        self.used = self.points = 0
+        return told(f"Throw a die; {self.goal} points win.")
+
+    def step(self, action_text):
+        throws = action_text.strip() == "throw"
+        if throws:
+            self.used += 1
+            self.points += int(rng_at("arcade.die", self.seed, self.used).integers(1, 7))
+        won = self.points >= self.goal
+        left = 6 + self.used if self.bug == "plus" else 6 - self.used
+        text = f"{self.points} points, {left} throws left."
+        over = won or self.used == 6
+        return StepResult(
+            told(text),
+            float(won),
+            terminated=won,
+            truncated=over and not won,
+            info={"success": won},
+        )
+
+
+@dataclass(frozen=True)
+class Dice(Arcade):
+    name: ClassVar[str] = "dice"
+    env: ClassVar[type] = Throwing
+
+    def secret(self, rng):
+        return int(rng.integers(15, 30))
+
+    def random_action(self, env, rng):
+        return "throw" if rng.random() < 0.8 else "wait"
+
+
+@dataclass
+class Digging:
+    """Three of a thing are dug out; nobody says how well that goes."""
+
+    bug: str
+
+    def reset(self, task, dynamics_seed):
+        self.want = task.payload["secret"]
+        self.found = Counter()
+        return told(f"Dig for three of {self.want}: dig tin, dig iron or dig clay.")
+
+    def step(self, action_text):
+        verb, _, what = action_text.strip().partition(" ")
+        known = verb == "dig" and what in ("tin", "iron", "clay")
+        if known:
+            self.found[what] += -1 if self.bug == "less" else 1
+        won = self.found[self.want] >= 3
+        reward = 1.0 if won else 0.0 if known else -0.1
+        return StepResult(
+            told(f"{self.found[self.want]} of {self.want}."),
+            reward,
+            terminated=won,
+            info={"success": won},
+        )
+
+
+@dataclass(frozen=True)
+class Quarry(Arcade):
+    name: ClassVar[str] = "quarry"
+    env: ClassVar[type] = Digging
+
+    def secret(self, rng):
+        return str(rng.choice(["tin", "iron", "clay"]))
+
+    def random_action(self, env, rng):
+        return f"dig {rng.choice(['tin', 'iron', 'clay'])}"
+
+
+# ------------------------------------------------------------------------------------------------ tools
+
+OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def value_of(node, bug):
+    if isinstance(node, ast.Constant):
+        return float(node.value)
+    if isinstance(node, ast.UnaryOp):
+        return -value_of(node.operand, bug)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitXor):
+        one, other = value_of(node.left, bug), value_of(node.right, bug)
+        return float(int(one) ^ int(other)) if bug == "xor" else one**other
+    if isinstance(node, ast.BinOp):
+        return OPERATORS[type(node.op)](value_of(node.left, bug), value_of(node.right, bug))
+    if node.func.id == "sqrt":
+        return math.sqrt(value_of(node.args[0], bug))
+    angle = value_of(node.args[0], bug)
+    return math.sin(angle if bug == "radians" else math.radians(angle))
+
+
+def arcade_tools(bug):
+    @tool(trusted=True)
+    def calculator(expression: str) -> str:
+        """Evaluate an expression with + - * / ^ ( ), sqrt(x) and sin(x) of an angle in degrees."""
+        try:
+            return f"{value_of(ast.parse(expression, mode='eval').body, bug):.4f}"
+        except (SyntaxError, KeyError, AttributeError, TypeError, ValueError) as error:
+            return f"error: {error}"
+
+    return (calculator,)
+
+
+@dataclass(frozen=True)
+class Heights:
+    bug: str = ""
+    max_turns: ClassVar[int] = 2
+    name: ClassVar[str] = "heights"
+
+    def task(self, task_seed):
+        rng = rng_at("heights", task_seed)
+        rope, angle = int(rng.integers(20, 90)), int(rng.integers(20, 70))
+        gold = f"{rope * math.sin(math.radians(angle)):.1f}"
+        question = (
+            f"A rope of {rope} m rises at {angle} degrees. How high does it reach, in metres?"
+        )
+        payload = {
+            "question": question,
+            "answers": [gold],
+            "support": [],
+            "sum": f"{rope} * sin({angle})",
+        }
+        return Task(f"heights/{task_seed}", "heights", task_seed, payload)
+
+    def make(self):
+        return ToolEnv(arcade_tools(self.bug), max_turns=self.max_turns)
+
+    def random_action(self, env, rng):
+        return env.format.write_answer(f"{rng.uniform(5, 90):.1f}")
+
+    def solver_action(self, env, rng):
+        if env.trajectory_values()["turn"] == 0:
+            return env.format.write_call("calculator", {"expression": env.task.payload["sum"]})
+        return env.format.write_answer(env.golds[0])
+
+
+PEOPLE = {
+    name: 1000 + 37 * k for k, name in enumerate("Arden Brill Corve Dunmere Elsing Farrow".split())
+}
+
+
+@tool(trusted=True)
+def population(town: str) -> str:
+    """How many people live in a town."""
+    return str(PEOPLE[town])
+
+
+def paid_with_a_bonus(bug):
+    def reward(trajectory):
+        right = (trajectory.answer or "").strip() == trajectory.row["answer"]
+        looked = any(bug == "any call" or not call.error for call in trajectory.calls)
+        return {"right": 0.8 * right, "looked": 0.2 * (right and looked), "success": right}
+
+    return reward
+
+
+@dataclass(frozen=True)
+class Census:
+    bug: str = ""
+    max_turns: ClassVar[int] = 2
+    name: ClassVar[str] = "census"
+
+    def task(self, task_seed):
+        town = str(rng_at("census", task_seed).choice(list(PEOPLE)))
+        answer = str(PEOPLE[town])
+        payload = {
+            "question": f"How many people live in {town}?",
+            "answers": [answer],
+            "support": [],
+            "row": {"answer": answer},
+            "town": town,
+        }
+        return Task(f"census/{task_seed}", "census", task_seed, payload)
+
+    def make(self):
+        return ToolEnv((population,), reward=paid_with_a_bonus(self.bug), max_turns=self.max_turns)
+
+    def random_action(self, env, rng):
+        return env.format.write_answer(str(rng.integers(900, 1300)))
+
+    def solver_action(self, env, rng):
+        if env.trajectory_values()["turn"] == 0:
+            return env.format.write_call("population", {"town": env.task.payload["town"]})
+        return env.format.write_answer(env.golds[0])

@@ -1,0 +1,37 @@
+"""Games of words, codes and boards, and tools: a slip in each is named by its check, and the same without it is passed by."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.counts import reduced
+from tests.extensions.inspect_worlds import arcade
+from workbench.extensions.inspect_worlds.checks import check_family
+
+# (family, its bug) -> (check, words of the finding, severity)
+KINDS = {
+    ("Words", "counts twice"): ("E32", "what a reply says of a guess is not so", "error"),
+    ("Codes", "counts twice"): ("E32", "what a reply says of a guess is not so", "error"),
+    ("Crosses", "one diagonal"): ("E13", "3 in the other diagonal stand on", "error"),
+    ("Dice", "plus"): ("E31", "and the number goes up", "error"),
+    ("Quarry", "less"): ("E12", "and there is no solver", "note"),
+    ("Heights", "radians"): ("E28", "where 0.5 is right", "error"),
+    ("Heights", "xor"): ("E28", "where 8 is right", "error"),
+    ("Census", "any call"): ("E12", "a call that means nothing earns it as well", "note"),
+}
+QUICK = [("Words", "counts twice"), ("Crosses", "one diagonal"), ("Census", "any call")]
+
+
+def findings(family, check):
+    report = check_family(family, only=(check,), budget_s=1.0, tasks=12).findings
+    return [(each.severity, each.what) for answer in report for each in answer.findings]
+
+
+@pytest.mark.parametrize("kind", reduced(list(KINDS), QUICK), ids=" ".join)
+def test_a_kind_is_named_and_its_twin_is_passed_by(kind):
+    name, bug = kind
+    check, words, severity = KINDS[kind]
+    found = findings(getattr(arcade, name)(bug), check)
+    assert any(words in what and how == severity for how, what in found), found
+    twin = findings(getattr(arcade, name)(), check)
+    assert not [what for how, what in twin if how == "error" or words in what], twin
