@@ -367,3 +367,157 @@ class Census:
         if env.trajectory_values()["turn"] == 0:
             return env.format.write_call("population", {"town": env.task.payload["town"]})
         return env.format.write_answer(env.golds[0])
+
+
+# ------------------------------------------------------------------------------------------------ asked and answered
+
+TOWNS = tuple(a + b for a in ("Ost", "Wel", "Mar", "Hal") for b in ("burg", "ford", "ago"))
+WORDINGS = (
+    "What is the capital of {}?",
+    "Name the capital of {}.",
+    "Where is the government of {}?",
+)
+
+
+@dataclass
+class Asking:
+    """One question, one answer."""
+
+    bug: str
+
+    def reset(self, task, dynamics_seed):
+        self.gold = task.payload["gold"]
+        return told(f"{task.payload['question']} Answer with one word.")
+
+    def step(self, action_text):
+        right = action_text.strip() == self.gold
+        return StepResult(told("."), float(right), terminated=True, info={"success": right})
+
+
+@dataclass(frozen=True)
+class Capitals(Arcade):
+    """Facts that are learned by heart; countries are held out. Slip: wordings are."""
+
+    max_turns: ClassVar[int] = 1
+    name: ClassVar[str] = "capitals"
+    env: ClassVar[type] = Asking
+
+    def task(self, task_seed):
+        rng = rng_at("arcade.capitals", task_seed)
+        parts = (("Ba", "Ro", "Ni", "Te"), ("la", "ri", "mo", "zu"), ("nia", "stan", "dor", "via"))
+        country = "".join(str(rng.choice(part)) for part in parts)
+        gold = TOWNS[int(rng_at("arcade.capital", country).integers(len(TOWNS)))]
+        question = str(rng.choice(WORDINGS)).format(country)
+        payload = {"question": question, "country": country, "gold": gold}
+        return Task(f"capitals/{task_seed}", "capitals", task_seed, payload)
+
+    def split_of(self, task):
+        key = task.payload["question" if self.bug == "wordings" else "country"]
+        return "held-out" if rng_at("arcade.split", key).random() < 0.3 else "train"
+
+    def random_action(self, env, rng):
+        return str(rng.choice(TOWNS))
+
+    def solver_action(self, env, rng):
+        return env.gold
+
+
+@dataclass
+class Listing:
+    """A list that is read page by page."""
+
+    bug: str
+
+    def reset(self, task, dynamics_seed):
+        self.staff = task.payload["staff"]
+        self.gold = str(task.payload["number"])
+        self.turn = 0
+        self.pages = 2 if self.bug == "last page" else 3
+        return told(
+            f"Which number has {task.payload['name']}? Say `page N` (from 1) or `number N`. You have 5 turns."
+        )
+
+    def page(self, number):
+        return self.staff[4 * number - 4 : 4 * number] if 1 <= number <= self.pages else []
+
+    def step(self, action_text):
+        self.turn += 1
+        verb, _, rest = action_text.strip().partition(" ")
+        if verb == "number":
+            right = rest == self.gold
+            return StepResult(told("."), float(right), terminated=True, info={"success": right})
+        found = self.page(int(rest)) if verb == "page" and rest in ("1", "2", "3") else []
+        words = ", ".join(f"{name} {number}" for name, number in found) or "Nothing."
+        return StepResult(told(words), 0.0, truncated=self.turn == 5, info={"success": False})
+
+
+@dataclass(frozen=True)
+class Staff(Arcade):
+    max_turns: ClassVar[int] = 5
+    name: ClassVar[str] = "staff"
+    env: ClassVar[type] = Listing
+
+    def task(self, task_seed):
+        rng = rng_at("arcade.staff", task_seed)
+        names = rng.permutation("Ada Bo Cy Dee Eli Fay Gus Hal Ida Jo".split())
+        staff = [[str(name), int(rng.integers(1000, 9999))] for name in names]
+        name, number = staff[int(rng.integers(10))]
+        payload = {"staff": staff, "name": name, "number": number}
+        return Task(f"staff/{task_seed}", "staff", task_seed, payload)
+
+    def random_action(self, env, rng):
+        return (
+            f"page {rng.integers(1, 4)}"
+            if rng.random() < 0.6
+            else f"number {rng.integers(1000, 9999)}"
+        )
+
+    def solver_action(self, env, rng):
+        read = [row for number in range(1, env.turn + 1) for row in env.page(number)]
+        number = next((str(number) for _, number in read if str(number) == env.gold), None)
+        return f"page {env.turn + 1}" if number is None else f"number {number}"
+
+
+@dataclass
+class Selling:
+    """A customer says where and when; then a trip is booked."""
+
+    bug: str
+
+    def reset(self, task, dynamics_seed):
+        self.wish = task.payload["wish"]
+        self.heard = []
+        return told(
+            "Ask the customer `where` and `when`, then say `book TOWN MONTH`. You have 4 turns."
+        )
+
+    def step(self, action_text):
+        said = action_text.strip()
+        reply = {"where": f"To {self.wish[0]}.", "when": f"In {self.wish[1]}."}.get(said, "Pardon?")
+        self.heard += [said, reply]
+        if not said.startswith("book "):
+            over = len(self.heard) == 8
+            return StepResult(told(reply), 0.0, truncated=over, info={"success": False})
+        judged = " ".join(self.heard) if self.bug == "both sides" else said
+        words = judged.replace(".", " ").split()
+        right = len(said.split()) == 3 and all(fact in words for fact in self.wish)
+        return StepResult(told("."), float(right), terminated=True, info={"success": right})
+
+
+@dataclass(frozen=True)
+class Trips(Arcade):
+    max_turns: ClassVar[int] = 4
+    name: ClassVar[str] = "trips"
+    env: ClassVar[type] = Selling
+
+    def task(self, task_seed):
+        rng = rng_at("arcade.trips", task_seed)
+        wish = [str(rng.choice(TOWNS)), str(rng.choice(["March", "June", "August", "October"]))]
+        return Task(f"trips/{task_seed}", "trips", task_seed, {"wish": wish})
+
+    def random_action(self, env, rng):
+        return f"book {rng.choice(TOWNS)} {rng.choice(['March', 'June', 'August', 'October'])}"
+
+    def solver_action(self, env, rng):
+        asked = ("where", "when", f"book {' '.join(env.wish)}")
+        return asked[len(env.heard) // 2]

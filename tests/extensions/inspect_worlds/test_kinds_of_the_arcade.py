@@ -18,6 +18,9 @@ KINDS = {
     ("Heights", "radians"): ("E28", "where 0.5 is right", "error"),
     ("Heights", "xor"): ("E28", "where 8 is right", "error"),
     ("Census", "any call"): ("E12", "a call that means nothing earns it as well", "note"),
+    ("Capitals", "wordings"): ("E2", "in other words, about the same name", "note"),
+    ("Staff", "last page"): ("E25", "tasks and fails at the others", "note"),
+    ("Trips", "both sides"): ("E27", "the right answers of other tasks are right at", "note"),
 }
 QUICK = [("Words", "counts twice"), ("Crosses", "one diagonal"), ("Census", "any call")]
 

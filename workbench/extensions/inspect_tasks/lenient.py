@@ -37,6 +37,7 @@ from workbench.values.seeds import rng_at
 OTHERS = 6  # of them that are tried at each task, to see whether one answer alone is right
 SHOWN = 2  # tasks, in a message
 SEVERAL = 0.1  # of others' answers that are paid: or more, and several answers are right
+NEARLY_ALL = 0.9  # of the answers of other tasks
 WHOLE = re.compile(r"-?\d{1,12}")
 EXPRESSION = re.compile(r"(?<![\w.])\(?-?\d+(?:\s*[-+*/()]\s*\(?-?\d+\)?)+(?![\w])")
 # What a prompt says where more than one number, or less than all, is right.
@@ -203,7 +204,12 @@ def _is_whole(answer: SolverAnswer) -> bool:
 def _several_said(others: OtherAnswers, answers: Sequence[SolverAnswer]) -> Iterator[RuleResult]:
     """Several answers may be right; so it looks, too, where a scorer takes nearly everything."""
     meant = any(SOME.search(answer.prompt) for answer in answers)
-    if not others.paid or meant or not all(map(_is_whole, answers)):
+    if not others.paid or meant:
+        return
+    # The last move of a game may be right elsewhere, too; not nearly all of them, of so many different ones.
+    nearly_all = len(others.paid) >= NEARLY_ALL * others.asked
+    different = len({words for _, words in others.paid})
+    if not all(map(_is_whole, answers)) and not (nearly_all and different >= LEAST):
         return
     by_task = {answer.played.task.id: (answer, words) for answer, words in others.paid}
     examples = "; ".join(

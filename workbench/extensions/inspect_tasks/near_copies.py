@@ -42,6 +42,7 @@ LONG = 12  # letters of a problem whose letters say which one it is
 APART = 1.2  # standard deviations between the two splits
 PAYLOADS = 1500  # that are compared, at most
 DRAWING_S = 0.2
+TOLD = 0.75  # of tasks of one name, which have one answer; of any two at most the rest
 TORN = 0.15  # of the problems that were drawn twice, which are in both splits
 ASKED = 8  # of them, whose answers are compared
 KINDS = 8  # different words of a field that is a kind of task
@@ -60,8 +61,8 @@ class ShownTask(NamedTuple):
 
 
 class TaskKey(NamedTuple):
-    """By what two tasks are one. `key`: "" where a task has none. `sure`: whoever splits so never means it. `many`: of tasks
-    whose right answers differ alone, since two questions may both be answered by yes."""
+    """By what two tasks are one. `key`: "" where a task has none. `sure`: whoever splits so never means it. `many`: only
+    where tasks of one key have one answer far more often than any two, since two questions may both be answered by yes."""
 
     what: str
     key: Callable[[ShownTask], str]
@@ -96,7 +97,7 @@ def _copies_drawn(
         both = list(_pairs(given, compared, keys, likeness))
         if len(keys) <= FEW or len(both) < (SOME if likeness.sure else MUCH) * len(compared):
             continue
-        if likeness.many and _have_few_answers(given, both):
+        if likeness.many and not _is_told_by_the_name(given, compared, known, keys, likeness):
             continue
         one, other = both[0]
         own_split = hasattr(given.family, "split_of") or hasattr(given.family, "task_seeds")
@@ -110,9 +111,26 @@ def _copies_drawn(
         return
 
 
-def _have_few_answers(given: CheckInput, pairs: Sequence[tuple[ShownTask, ShownTask]]) -> bool:
-    different = {_answer(given, shown.task)[-1:] for shown, _ in pairs}
-    return 2 * len(different) < len(pairs)
+def _is_told_by_the_name(
+    given: CheckInput,
+    compared: Sequence[ShownTask],
+    known: Sequence[ShownTask],
+    keys: Mapping[str, list[ShownTask]],
+    likeness: TaskKey,
+) -> bool:
+    """Whether tasks of one name have one answer far more often than any two tasks have."""
+    named = [
+        _same_answer(given, shown.task, other.task)
+        for shown in compared
+        for other in (keys.get(likeness.key(shown), []) if likeness.key(shown) else [])[:1]
+    ]
+    any_two = [
+        _same_answer(given, shown.task, known[7 * number % len(known)].task)
+        for number, shown in enumerate(compared)
+    ]
+    if not named or not any_two:
+        return False
+    return sum(named) >= TOLD * len(named) and sum(any_two) <= (1 - TOLD) * len(any_two)
 
 
 def _copies_of_payloads(given: CheckInput) -> Iterator[Finding]:

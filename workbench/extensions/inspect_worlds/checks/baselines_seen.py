@@ -34,7 +34,8 @@ DRAWS = 40  # of random play at one task
 FEWEST = 4  # different texts that it says there
 TOO_OFTEN = 3.0  # times what chance gives
 REFUSED = 0.25  # of what random play says
-UNSOLVED = 0.25  # of the tasks
+UNSOLVED = 0.25  # of the tasks: above 1 minus this, it is no solver
+MORE = 24  # tasks, where one of a few is unsolved
 VOCABULARY = 12  # different actions of a world that has a few of them
 
 
@@ -268,18 +269,33 @@ def _never_solves(given: CheckInput) -> Iterator[RuleResult]:
     solver = [one for one in given.own.get("solver", ()) if one.success is not None]
     if given.by_chance or given.family.max_turns < 2:
         return
-    by_task: dict[str, bool] = {}
-    for one in solver:
-        by_task[one.task.id] = by_task.get(one.task.id, False) or bool(one.success)
-    failed = [task for task, is_solved in by_task.items() if not is_solved]
-    yield Checked(len(by_task), "tasks that the solver solves")
-    if len(by_task) >= ENOUGH and UNSOLVED <= len(failed) / len(by_task) <= 1 - UNSOLVED:
+    failed, solved = _tasks_by_success(solver)
+    if len(failed) == 1 and len(solved) >= ENOUGH:  # it may be the only one, or one of many
+        more = [given.family.task(seed) for seed in given.task_seeds(MORE, "unsolved")]
+        played = given.play("solver", given.family.solver_action, more)
+        further, others = _tasks_by_success([one for one in played if one.success is not None])
+        failed += further
+        solved += others
+    asked = len(failed) + len(solved)
+    yield Checked(asked, "tasks that the solver solves")
+    if asked >= ENOUGH and len(failed) >= 2 and len(failed) <= (1 - UNSOLVED) * asked:
         yield Finding(
-            f"the solver solves {len(by_task) - len(failed)} of {len(by_task)} tasks and fails at the others, {failed[0]!r} for one, where chance decides "
+            f"the solver solves {len(solved)} of {asked} tasks and fails at the others, {failed[0]!r} for one, where chance decides "
             "nothing: either those cannot be solved (a board of the wrong parity, a goal out of reach, too few turns), teach nothing and bound every "
             "policy's success, or the solver is none. Draw tasks backwards from their end, or leave out what it cannot solve",
             severity=NOTE,
         )
+
+
+def _tasks_by_success(played: Sequence[PlayedTrajectory]) -> tuple[list[str], list[str]]:
+    """(tasks that were never solved, tasks that were)"""
+    by_task: dict[str, bool] = {}
+    for one in played:
+        by_task[one.task.id] = by_task.get(one.task.id, False) or bool(one.success)
+    tasks: tuple[list[str], list[str]] = ([], [])
+    for task, is_solved in by_task.items():
+        tasks[is_solved].append(task)
+    return tasks
 
 
 def _knows_too_much(given: CheckInput) -> Iterator[RuleResult]:
