@@ -80,6 +80,10 @@ class Bent:
 
     def loss(self, inputs):
         ratio_M = probability_ratio(inputs.logp_M, inputs.old_logp_M)
+        if self.bug == "upside down":
+            ratio_M = probability_ratio(inputs.old_logp_M, inputs.logp_M.detach()) * (
+                ratio_M / ratio_M.detach()
+            )
         held_M = ratio_M.clamp(0.8, 1.2)
         smaller = torch.maximum if self.bug == "larger" else torch.minimum
         loss_M = -smaller(ratio_M * inputs.advantage_M, held_M * inputs.advantage_M)
@@ -110,6 +114,7 @@ def test_what_holds_of_any_objective_holds_of_ours(name):
         ("larger", "takes the larger of the two gains"),
         ("k1", "a penalty without a pull"),
         ("cut", "depends on how the batch is cut"),
+        ("upside down", "is upside down"),
         ("mean length", "depends on how the batch is cut"),
     ],
 )

@@ -20,6 +20,8 @@ KINDS = {
     ("Census", "any call"): ("E12", "a call that means nothing earns it as well", "note"),
     ("Capitals", "wordings"): ("E2", "in other words, about the same name", "note"),
     ("Staff", "last page"): ("E25", "tasks and fails at the others", "note"),
+    ("Balances", "no sign"): ("E19", "gold answers below zero are never right", "error"),
+    ("Races", "first lane"): ("E25", "never succeeds at tasks whose 'lane' is '1'", "note"),
     ("Trips", "both sides"): ("E27", "the right answers of other tasks are right at", "note"),
 }
 QUICK = [("Words", "counts twice"), ("Crosses", "one diagonal"), ("Census", "any call")]

@@ -13,6 +13,7 @@ Axis letters: N trajectories · K turns (flat) · T tokens of the batch (flat) �
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,6 +28,7 @@ from workbench.learn.batch import Batch
 TIMES = 4.0
 SHIFT = 1.0
 APART = 0.3  # of logprobs
+SMALL_MOVE = 0.05  # of a logprob: within any clip
 BENT = re.compile(
     r"\b(?:clip\w*|clamp\w*|sign\w*|squar\w+|round\w*|thresh\w*|binar\w*|tanh|sigmoid|softmax"
     r"|exponential\w*|temper\w*|quantil\w*|power|log|bounded|"
@@ -207,7 +209,14 @@ def _some_strangers(batch: Batch, moved_T: Tensor, n: int) -> bool:
 
 def single_tokens(algorithm: Algorithm) -> Iterator[RuleResult]:
     """What is asked of single tokens; each look ends with what it has found."""
-    for look in (_one_ratio, _both_signs, _by_probability, _away_from_reference, _sampler_weight):
+    for look in (
+        _one_ratio,
+        _weight_off_policy,
+        _both_signs,
+        _by_probability,
+        _away_from_reference,
+        _sampler_weight,
+    ):
         yield from look(algorithm)
 
 
@@ -231,6 +240,29 @@ def _one_ratio(algorithm: Algorithm) -> Iterator[RuleResult]:
             f"where nothing has moved the ratio of {algorithm.name} is {ratio:.3g}; expected 1: "
             f"the difference of logprobs is taken for the ratio. A clip around 1 "
             "then holds every token at its bound. Take its exp"
+        )
+
+
+def _weight_off_policy(algorithm: Algorithm) -> Iterator[RuleResult]:
+    """A token that has become likelier is not pushed by the old probability over the new one."""
+    nothing_M = pull_of(algorithm, _zeros(), _zeros())
+    on_policy = float((pull_of(algorithm, _zeros(), _ones()) - nothing_M).mean())
+    weights = []
+    for moved in (-SMALL_MOVE, SMALL_MOVE):
+        moved_M = _zeros() + moved
+        without_M = pull_of(algorithm, moved_M, _zeros())
+        pull = float((pull_of(algorithm, moved_M, _ones()) - without_M).mean())
+        weights.append(pull / on_policy if on_policy else 1.0)
+    yield Checked(2 * TOKENS, "the weight off policy")
+    expected = (math.exp(-SMALL_MOVE), math.exp(SMALL_MOVE))
+    turned = [
+        abs(weight - 1 / right) < 0.1 * SMALL_MOVE for weight, right in zip(weights, expected)
+    ]
+    if all(turned):
+        yield Finding(
+            f"off policy a token whose probability is {expected[1]:.3g} times the old one is pushed with {weights[1]:.3g}, and one of "
+            f"{expected[0]:.3g} times with {weights[0]:.3g}; expected {expected[1]:.3g} and {expected[0]:.3g}, the new probability over the old one: the "
+            f"ratio of {algorithm.name} is upside down. It shows in a second epoch or minibatch alone. Take exp(logp - old_logp)"
         )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from workbench.extensions.scripted_play.given import CheckInput
+from workbench.extensions.scripted_play.given import CheckInput, without_its_seed
 from workbench.extensions.scripted_play.leaks import gold_of
 from workbench.extensions.scripted_play.paid import NEAR
 from workbench.extensions.scripted_play.playing import (
@@ -19,6 +19,7 @@ from workbench.extensions.scripted_play.words import framed
 from workbench.values import Task
 
 LEAST = 4  # tasks by which an answer's form is judged
+FIELD_TASKS = 12  # at which values of the payload are said
 ASKED = 8  # tasks at which other answers are tried
 OFTEN = 0.8  # of the tasks at which one is paid
 LONGEST = 400  # characters of an answer
@@ -66,7 +67,7 @@ def right_answers(given: CheckInput) -> list[SolverAnswer]:
     """One a task, each another one."""
     first = [one for one in given.solved_once() if _earned(one)]
     if not first:
-        golds = [(task, gold) for task in given.tasks if (gold := gold_of(task))]
+        golds = [(task, gold) for task in given.tasks if (gold := known_gold(given, task))]
         first = [one for task, gold in golds if _earned(one := _said(given, task, gold))]
     frames = framed([one.texts[-1] for one in first])
     answers: dict[str, SolverAnswer] = {}
@@ -77,6 +78,39 @@ def right_answers(given: CheckInput) -> list[SolverAnswer]:
     if 2 * len(answers) < len(first):
         return []  # few answers: then another task's is often right
     return list(answers.values())[:ASKED]
+
+
+def known_gold(given: CheckInput, task: Task) -> str:
+    """The one gold answer of a task's payload: by its name, or since it is paid where it is said; "" for none."""
+    if gold := gold_of(task):
+        return gold
+    name = given.once("the field that is paid", lambda: _paid_field(given))
+    return str(task.payload.get(name, "")).strip() if name else ""
+
+
+def _paid_field(given: CheckInput) -> str:
+    """A value of the payload, not shown, that is right at some tasks, while those of other tasks are not; "" for none."""
+    tasks = given.tasks[:FIELD_TASKS]
+    if "solver" in given.own or len(tasks) < FIELD_TASKS:
+        return ""
+    for name, first in without_its_seed(tasks[0]).items():
+        values = [str(task.payload.get(name, "")).strip() for task in tasks]
+        if not isinstance(first, (str, int, float)) or len(set(values)) < len(values) // 2:
+            continue
+        if not all(0 < len(value) <= LONGEST for value in values):
+            continue
+        right = sum(_earned(_said(given, task, value)) for task, value in zip(tasks, values))
+        if right < 3:
+            continue
+        turned = [*values[1:], values[0]]
+        others = sum(
+            _earned(_said(given, task, other))
+            for task, value, other in zip(tasks, values, turned)
+            if other != value
+        )
+        if right >= 3 * others:
+            return name
+    return ""
 
 
 def _earned(played: PlayedTrajectory) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
+from workbench.extensions.inspect_tasks.answers import known_gold
 from workbench.extensions.scripted_play.given import CheckInput, inside
-from workbench.extensions.scripted_play.leaks import gold_of
 from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
@@ -109,7 +109,7 @@ def _right_play(given: CheckInput, task: Task) -> PlayedTrajectory | None:
     if "solver" in given.own:
         rng = rng_at("check-env", "said", task.id)
         return play(family, task, 0, lambda env: family.solver_action(env, rng))
-    gold = gold_of(task)
+    gold = known_gold(given, task)
     return replay(family, Script(task, 0, (given.as_answer(gold),))) if gold else None
 
 

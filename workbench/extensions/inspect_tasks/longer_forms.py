@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
+from workbench.extensions.inspect_tasks.answers import known_gold
 from workbench.extensions.scripted_play.given import CheckInput, inside
-from workbench.extensions.scripted_play.leaks import GOLD, gold_of, leaves
+from workbench.extensions.scripted_play.leaks import GOLD, leaves
 from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
     Script,
@@ -153,7 +154,7 @@ def _read_answers(given: CheckInput) -> list[ReadAnswer]:
         ]
     asked = []
     for task in map(family.task, given.task_seeds(TASKS, "longer")):
-        gold = gold_of(task)
+        gold = known_gold(given, task)
         if gold:
             whole = given.as_answer("\0")
             before, _, after = whole.partition("\0")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
-from workbench.extensions.scripted_play.given import CheckInput, until_a_finding
+from workbench.extensions.scripted_play.given import CheckInput, until_a_finding, without_its_seed
 from workbench.extensions.scripted_play.paid import NEAR
 from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
@@ -35,6 +35,8 @@ FEWEST = 4  # different texts that it says there
 TOO_OFTEN = 3.0  # times what chance gives
 REFUSED = 0.25  # of what random play says
 UNSOLVED = 0.25  # of the tasks: above 1 minus this, it is no solver
+KINDS = 4  # values of a field that is a kind of task
+MOSTLY = 0.6
 MORE = 24  # tasks, where one of a few is unsolved
 VOCABULARY = 12  # different actions of a world that has a few of them
 
@@ -49,6 +51,7 @@ def check_baselines_seen(given: CheckInput) -> Iterator[RuleResult]:
         _never_says,
         _is_refused,
         _never_solves,
+        _fails_where,
         _knows_too_much,
     )
     yield from until_a_finding(looks, given)
@@ -285,6 +288,38 @@ def _never_solves(given: CheckInput) -> Iterator[RuleResult]:
             "policy's success, or the solver is none. Draw tasks backwards from their end, or leave out what it cannot solve",
             severity=NOTE,
         )
+
+
+def _fails_where(given: CheckInput) -> Iterator[RuleResult]:
+    """The solver never succeeds where a value of the payload is one of a few, and mostly does elsewhere."""
+    played = [one for one in given.own.get("solver", ()) if one.success is not None]
+    rest = [one for one in played if one.success]
+    if len(played) < 2 * ENOUGH or not rest or len(rest) == len(played):
+        return
+    if given.by_chance:
+        more = [given.family.task(seed) for seed in given.task_seeds(MORE, "unsolved")]
+        played += given.play("solver", given.family.solver_action, more)
+    names = without_its_seed(played[0].task)
+    yield Checked(len(played), "tasks by the values of their payload")
+    for name in names:
+        values = {str(one.task.payload.get(name)) for one in played}
+        if not 2 <= len(values) <= KINDS:
+            continue
+        for value in sorted(values):
+            here = [one for one in played if str(one.task.payload.get(name)) == value]
+            elsewhere = [one for one in played if str(one.task.payload.get(name)) != value]
+            right = sum(bool(one.success) for one in elsewhere)
+            tasks = {one.task.id for one in here}
+            if any(one.success for one in here) or len(tasks) < LEAST or len(here) < ENOUGH:
+                continue
+            if right >= MOSTLY * len(elsewhere):
+                yield Finding(
+                    f"the solver never succeeds at tasks whose {name!r} is {shortened(value, 40)} (0 of {len(here)} trajectories, {here[0].task.id!r} for one), and at "
+                    f"{right} of {len(elsewhere)} elsewhere: those cannot be solved, or what is done there is not judged as it is elsewhere (a reward from "
+                    "another player's view, a name that is spelled otherwise). A policy learns the opposite there, or nothing",
+                    severity=NOTE,
+                )
+                return
 
 
 def _tasks_by_success(played: Sequence[PlayedTrajectory]) -> tuple[list[str], list[str]]:
