@@ -23,7 +23,6 @@ from workbench.basics.findings import (
     answered,
     heard_out,
 )
-from workbench.extensions.inspect_worlds.checks.bearings import check_bearings
 from workbench.extensions.inspect_worlds.checks.chance import (
     check_chance,
     check_isolation,
@@ -31,6 +30,7 @@ from workbench.extensions.inspect_worlds.checks.chance import (
 )
 from workbench.extensions.inspect_worlds.checks.clock import check_clock
 from workbench.extensions.inspect_worlds.checks.earned import check_rewards, check_success
+from workbench.extensions.inspect_worlds.checks.edges import check_other_side
 from workbench.extensions.inspect_worlds.checks.ends import (
     check_bad_texts,
     check_ends,
@@ -48,7 +48,7 @@ from workbench.extensions.inspect_worlds.checks.order import check_order
 from workbench.extensions.inspect_worlds.checks.players import check_players
 from workbench.extensions.inspect_worlds.checks.reached import check_pitfalls, check_reached
 from workbench.extensions.inspect_worlds.checks.scores import check_scores
-from workbench.extensions.inspect_worlds.checks.shown_whole import check_shown
+from workbench.extensions.inspect_worlds.checks.stated_chance import check_stated_chance
 from workbench.extensions.inspect_worlds.checks.swallowed import check_swallowed
 from workbench.extensions.inspect_worlds.checks.upkeep import (
     StepCost,
@@ -91,6 +91,25 @@ def _of_another(
 _of_tasks = partial(
     _of_another, "task_checks", "the extension inspect_tasks, which looks at tasks and answers"
 )
+_of_replies = partial(
+    _of_another,
+    "reply_checks",
+    "the extension inspect_replies, which compares words with what happens",
+)
+
+
+def _beside_replies(
+    check_id: str, *own: Callable[[CheckInput], Iterator[RuleResult]]
+) -> Callable[[CheckInput], Iterator[RuleResult]]:
+    """Checks of this extension, then those of `inspect_replies`."""
+
+    def check(given: CheckInput) -> Iterator[RuleResult]:
+        for look in (*own, _of_replies(check_id)):
+            yield from look(given)
+
+    return check
+
+
 _of_tools = partial(_of_another, "tool_checks", "the extension inspect_tools, which calls tools")
 
 
@@ -195,7 +214,7 @@ CHECKS: tuple[EnvCheck, ...] = (
         "a trajectory ends, once",
         "trajectories go on after they are over, and turns are paid that mean nothing",
         "Return terminated=True with the last reward, and raise EnvError in a step after it.",
-        check_ends,
+        _beside_replies("E13", check_ends),
     ),
     EnvCheck(
         "E14",
@@ -332,14 +351,14 @@ CHECKS: tuple[EnvCheck, ...] = (
         "the policy decides by numbers that are not so, reads the answer off an example, or is asked what no text says",
         "Build observations last, from the state that the next action meets; draw examples from other problems; keep what answers "
         "when a text is cut.",
-        check_shown,
+        _of_replies("E31"),
     ),
     EnvCheck(
         "E32",
         "words say what happens",
         "who does what the prompt and the replies say goes the wrong way; the baselines, which go by the code, notice nothing",
         "Let one table have a word and what it does; try each word by hand against what is shown afterwards.",
-        check_bearings,
+        _beside_replies("E32", check_other_side, check_stated_chance),
     ),
     EnvCheck(
         "E33",

@@ -299,27 +299,43 @@ def _fails_where(given: CheckInput) -> Iterator[RuleResult]:
     if given.by_chance:
         more = [given.family.task(seed) for seed in given.task_seeds(MORE, "unsolved")]
         played += given.play("solver", given.family.solver_action, more)
-    names = without_its_seed(played[0].task)
     yield Checked(len(played), "tasks by the values of their payload")
-    for name in names:
-        values = {str(one.task.payload.get(name)) for one in played}
-        if not 2 <= len(values) <= KINDS:
-            continue
-        for value in sorted(values):
-            here = [one for one in played if str(one.task.payload.get(name)) == value]
-            elsewhere = [one for one in played if str(one.task.payload.get(name)) != value]
-            right = sum(bool(one.success) for one in elsewhere)
-            tasks = {one.task.id for one in here}
-            if any(one.success for one in here) or len(tasks) < LEAST or len(here) < ENOUGH:
-                continue
-            if right >= MOSTLY * len(elsewhere):
-                yield Finding(
-                    f"the solver never succeeds at tasks whose {name!r} is {shortened(value, 40)} (0 of {len(here)} trajectories, {here[0].task.id!r} for one), and at "
-                    f"{right} of {len(elsewhere)} elsewhere: those cannot be solved, or what is done there is not judged as it is elsewhere (a reward from "
-                    "another player's view, a name that is spelled otherwise). A policy learns the opposite there, or nothing",
-                    severity=NOTE,
-                )
+    for name in without_its_seed(played[0].task):
+        by_value: dict[str, list[PlayedTrajectory]] = {}
+        for one in played:
+            by_value.setdefault(str(one.task.payload.get(name)), []).append(one)
+        for value, here in sorted(by_value.items()) if 2 <= len(by_value) <= KINDS else ():
+            elsewhere = [one for one in played if one not in here]
+            if _only_here_it_fails(here, elsewhere):
+                yield _fails_there(name, value, here, elsewhere)
                 return
+
+
+def _only_here_it_fails(
+    here: Sequence[PlayedTrajectory], elsewhere: Sequence[PlayedTrajectory]
+) -> bool:
+    if any(one.success for one in here) or len(here) < ENOUGH:
+        return False
+    tasks = {one.task.id for one in here}
+    return len(tasks) >= LEAST and _successes(elsewhere) >= MOSTLY * len(elsewhere)
+
+
+def _successes(played: Sequence[PlayedTrajectory]) -> int:
+    return sum(bool(one.success) for one in played)
+
+
+def _fails_there(
+    name: str,
+    value: str,
+    here: Sequence[PlayedTrajectory],
+    elsewhere: Sequence[PlayedTrajectory],
+) -> Finding:
+    return Finding(
+        f"the solver never succeeds at tasks whose {name!r} is {shortened(value, 40)} (0 of {len(here)} trajectories, {here[0].task.id!r} for one), and at "
+        f"{_successes(elsewhere)} of {len(elsewhere)} elsewhere: those cannot be solved, or what is done there is not judged as it is elsewhere (a reward from "
+        "another player's view, a name that is spelled otherwise). A policy learns the opposite there, or nothing",
+        severity=NOTE,
+    )
 
 
 def _tasks_by_success(played: Sequence[PlayedTrajectory]) -> tuple[list[str], list[str]]:

@@ -359,7 +359,7 @@ THEY = re.compile(
 def check_other_side(given: CheckInput) -> Iterator[RuleResult]:
     """The other side keeps to what the prompt says that each side may say."""
     stated = EACH.search(given.first_prompt)
-    if stated is None:
+    if stated is None or given.why_not_played(baselines=True) is not None:
         return
     if stated["list"]:
         allowed = {int(number) for number in re.findall(r"\d+", stated["list"])}

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.board_lines import check_board_lines
 from workbench.extensions.inspect_worlds.checks.edges import check_named_bounds
 from workbench.extensions.inspect_worlds.checks.one_shot import check_granted, check_one_shot
 from workbench.extensions.scripted_play.given import CheckInput, inside
@@ -103,7 +102,6 @@ def check_ends(given: CheckInput) -> Iterator[RuleResult]:
     yield from _solved_and_cut(given)
     yield from _after_the_end(given, trajectories)
     yield from check_one_shot(given)
-    yield from check_board_lines(given)
 
 
 def _success_is_told(trajectories: list[PlayedTrajectory]) -> bool:

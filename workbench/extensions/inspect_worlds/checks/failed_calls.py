@@ -31,18 +31,12 @@ def check_failed_calls(given: CheckInput) -> Iterator[RuleResult]:
         calls = [result.tool_calls for result in one.results]
         if not all(calls[:-1]) or calls[-1] or one.reward is None:
             continue
-        answer = one.texts[-1]
-        alone = replay(given.family, one.script._replace(texts=(answer,)))
+        alone = replay(given.family, one.script._replace(texts=one.texts[-1:]))
         if alone.error or alone.reward is None or alone.reward > one.reward - NEAR:
             continue  # nothing is paid for a call
         asked += 1
-        senseless = [
-            env.format.write_call(
-                call.name, {name: _senseless(call.arguments[name]) for name in call.arguments}
-            )
-            for call in (some[0] for some in calls[:-1])
-        ]
-        in_vain = replay(given.family, one.script._replace(texts=(*senseless, answer)))
+        senseless = _senseless_calls(env, one)
+        in_vain = replay(given.family, one.script._replace(texts=(*senseless, one.texts[-1])))
         if not in_vain.error and in_vain.reward is not None and in_vain.reward > one.reward - NEAR:
             paid.append((one, senseless[0], one.reward - alone.reward))
     yield Checked(asked, "a bonus for calls")
@@ -54,6 +48,17 @@ def check_failed_calls(given: CheckInput) -> Iterator[RuleResult]:
             "look at its error or at what it was asked (call.error, call.arguments)",
             severity=NOTE,
         )
+
+
+def _senseless_calls(env: ToolEnv, one: PlayedTrajectory) -> list[str]:
+    """The first call of each turn but the last one, with arguments that mean nothing."""
+    calls = [result.tool_calls[0] for result in one.results[:-1]]
+    return [
+        env.format.write_call(
+            call.name, {name: _senseless(value) for name, value in call.arguments.items()}
+        )
+        for call in calls
+    ]
 
 
 def _senseless(value: object) -> object:

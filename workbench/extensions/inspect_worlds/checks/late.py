@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from workbench.basics.extensions import has_service, service
 from workbench.basics.findings import (
     NOTE,
     Checked,
@@ -17,7 +18,6 @@ from workbench.basics.findings import (
     NotChecked,
     RuleResult,
 )
-from workbench.extensions.inspect_worlds.checks.map_walls import check_late_part
 from workbench.extensions.scripted_play.given import SLOW_S, CheckInput
 from workbench.extensions.scripted_play.playing import (
     PlayedTrajectory,
@@ -50,6 +50,12 @@ KEYED_TASKS = 6
 # ------------------------------------------------------------------------------------------------ one action late
 
 
+def _late_parts(given: CheckInput) -> Iterator[RuleResult]:
+    """A part of a reply that is old, where replies are inspected."""
+    if has_service("reply_checks"):
+        yield from service("reply_checks", "workbench check-env")["E23"](given)
+
+
 def check_replies(given: CheckInput) -> Iterator[RuleResult]:
     """A reply shows what came of the action that it answers."""
     family = given.family
@@ -68,7 +74,7 @@ def check_replies(given: CheckInput) -> Iterator[RuleResult]:
         answer = _lag_of(given, task, actions)
         if answer is False:
             yield Checked(1)
-            yield from check_late_part(given)
+            yield from _late_parts(given)
             return
         if answer is True:
             late.append(task)
@@ -82,7 +88,7 @@ def check_replies(given: CheckInput) -> Iterator[RuleResult]:
             "say in the prompt that replies are delayed)"
         )
     else:
-        yield from check_late_part(given)
+        yield from _late_parts(given)
 
 
 def _lag_of(given: CheckInput, task: Task, actions: Sequence[str]) -> bool | None:

@@ -28,7 +28,7 @@ ONCE = re.compile(
 
 def check_stated_chance(given: CheckInput) -> Iterator[RuleResult]:
     """Each draw of a trajectory beside the prompt of its task."""
-    if given.step_s > SLOW_S:
+    if given.step_s > SLOW_S or given.why_not_played(baselines=True) is not None:
         return
     some = given.acted()[:PLAYED]
     of_each = draws_of_each(given.family, [played.script for played in some])

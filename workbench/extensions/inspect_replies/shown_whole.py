@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.offered import check_offered
+from workbench.extensions.inspect_replies.offered import check_offered
 from workbench.extensions.scripted_play.given import CheckInput, inside
 from workbench.extensions.scripted_play.leaks import gold_of, holds
 from workbench.extensions.scripted_play.paid import NEAR

@@ -205,10 +205,10 @@ def _what_marks_mean(
         for place, (letter, mark) in enumerate(zip(guess, marks)):
             if guess.count(letter) > 1:
                 continue
-            said = "right" if right[place] == letter else "elsewhere"
-            seen.setdefault(mark, Counter())[said if letter in right else "nowhere"] += 1
-    return (
-        {}
-        if any(len(said) > 1 for said in seen.values())
-        else {mark: next(iter(said)) for mark, said in seen.items()}
-    )
+            meaning = "elsewhere" if letter in right else "nowhere"
+            if right[place] == letter:
+                meaning = "right"
+            seen.setdefault(mark, Counter())[meaning] += 1
+    if any(len(meanings) > 1 for meanings in seen.values()):
+        return {}
+    return {mark: next(iter(meanings)) for mark, meanings in seen.items()}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from workbench.basics.findings import ERROR, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.bearings import maps_in
+from workbench.extensions.inspect_replies.bearings import maps_in
 from workbench.extensions.scripted_play.given import CheckInput
 from workbench.extensions.scripted_play.playing import PlayedTrajectory, text_of
 from workbench.extensions.scripted_play.written_numbers import NUMBER_WORDS, counted
@@ -23,28 +23,28 @@ WAYS = {"a row": (0, 1), "a column": (1, 0), "a diagonal": (1, 1), "the other di
 
 def check_board_lines(given: CheckInput) -> Iterator[RuleResult]:
     """No line of as many equal signs as the prompt says stands on a board of a game that goes on."""
-    said = IN_A_LINE.search(given.first_prompt)
-    if said is None:
+    rule = IN_A_LINE.search(given.first_prompt)
+    if rule is None:
         return
-    length = int(counted(said[1]))
+    length = int(counted(rule[1]))
     standing: list[tuple[PlayedTrajectory, str, list[str]]] = []
     boards = 0
     for one in given.played:
-        found = None
+        first: tuple[PlayedTrajectory, str, list[str]] | None = None
         for k, result in enumerate(one.results):
             board = maps_in(text_of(result.observation))
             boards += board is not None
             if board is None or result.terminated or result.truncated:
                 continue
             if k + 1 < len(one.results) and (way := _line(board, length)):
-                found = found or (one, way, board)
-        standing += [found] if found else []
+                first = first or (one, way, board)
+        standing += [first] if first else []
     yield Checked(boards, "boards on which a line wins")
     if len(standing) >= FEWEST and len(standing) < boards:
         one, way, board = standing[0]
         drawn = " / ".join(board)
         yield Finding(
-            f"the prompt says {shortened(said[0], 40)}, and {length} in {way} stand on {drawn} at {one.task.id!r} ({one.policy}), where the game goes on; "
+            f"the prompt says {shortened(rule[0], 40)}, and {length} in {way} stand on {drawn} at {one.task.id!r} ({one.policy}), where the game goes on; "
             f"so in {len(standing)} trajectories: a line is missing where it is asked who has won (both diagonals, the last row and column)",
             severity=ERROR,
         )

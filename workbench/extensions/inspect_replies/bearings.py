@@ -12,13 +12,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from workbench.basics.findings import ERROR, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.edges import check_other_side
-from workbench.extensions.inspect_worlds.checks.hinted import check_hinted
-from workbench.extensions.inspect_worlds.checks.map_walls import check_walls
-from workbench.extensions.inspect_worlds.checks.named_cells import check_named_cells
-from workbench.extensions.inspect_worlds.checks.read_replies import check_read_replies
-from workbench.extensions.inspect_worlds.checks.seen_through import check_seen_through
-from workbench.extensions.inspect_worlds.checks.stated_chance import check_stated_chance
+from workbench.extensions.inspect_replies.hinted import check_hinted
+from workbench.extensions.inspect_replies.map_walls import check_walls
+from workbench.extensions.inspect_replies.named_cells import check_named_cells
+from workbench.extensions.inspect_replies.read_replies import check_read_replies
+from workbench.extensions.inspect_replies.seen_through import check_seen_through
 from workbench.extensions.scripted_play.given import CheckInput, inside
 from workbench.extensions.scripted_play.playing import PlayedTrajectory, text_of
 from workbench.values.errors import shortened
@@ -103,11 +101,9 @@ def check_bearings(given: CheckInput) -> Iterator[RuleResult]:
     yield from _past_the_edge(given, played)
     yield from check_hinted(given)
     yield from check_seen_through(given)
-    yield from check_other_side(given)
     yield from check_read_replies(given)
     yield from check_walls(given)
     yield from check_named_cells(given)
-    yield from check_stated_chance(given)
 
 
 # ------------------------------------------------------------------------------------------------ directions
