@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 MOST_NESTING = 100
+MOST_NUMBER_BITS = 1023  # of a whole number in a file of settings: all that a float holds, too
 MOST_SETTINGS_BYTES = 4 << 20  # of a file of settings that a person wrote
 MOST_JSON_MEMORY = 512 << 20  # bytes of the values of one JSON text
 SMALL_JSON = 2 << 20  # bytes of text that cannot take so much
@@ -139,7 +140,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        return check_nesting(tomllib.loads(_settings(path)))
+        return check_numbers(check_nesting(tomllib.loads(_settings(path))))
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
 
@@ -188,6 +189,21 @@ def check_nesting(value: Any) -> Any:
         if not level:
             return value
     raise ValueError(_TOO_DEEP)
+
+
+def check_numbers(value: Any) -> Any:
+    """`value`, made of dicts and lists that are not nested too deep; ValueError for a whole number that is longer than any
+    setting: TOML takes 0xfff... of any length, and neither a float holds one nor a message can name it."""
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, (dict, list)):
+            pending += one.values() if isinstance(one, dict) else one
+        elif type(one) is int and one.bit_length() > MOST_NUMBER_BITS:
+            raise ValueError(
+                f"it holds a whole number of {one.bit_length():,} bits, and {MOST_NUMBER_BITS:,} are the most that is read"
+            )
+    return value
 
 
 def _containers_in(container: dict | list) -> list[dict | list]:

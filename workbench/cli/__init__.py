@@ -1,8 +1,8 @@
 """`workbench ...` in a terminal. Every command is one call of a function that notebooks call, too.
 
 Exit status: 0 done, 1 the answer is no (a replay differs, a demo did not learn, a check failed), 2 a usage or input
-error, 3 an unexpected error (`last_resort`), 130 stopped by Ctrl-C, 143 stopped by SIGTERM (a run then keeps
-its committed steps, and `resume` continues it).
+error, 3 an unexpected error (`last_resort`), 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP, 131 by SIGQUIT (a
+run then keeps its committed steps, and `resume` continues it).
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ def run(argv: list[str] | None) -> int:
     """Parse, call the command, and say what went wrong; returns the exit status."""
     from workbench.look.escape import visible
     from workbench.training.signals import stop_on_signals
-    from workbench.values.errors import WorkbenchError
+    from workbench.values.errors import WorkbenchError, shortened
 
     rank = os.environ.get("RANK", "0")
     world = os.environ.get("WORLD_SIZE", "1")
     where = f" (process {rank} of {world})" if world != "1" else ""
+    args = None
     try:
         args = _parsed(argv)
         with contextlib.ExitStack() as stack:
             if rank != "0":
                 stack.enter_context(_quiet())
-            stack.enter_context(stop_on_signals(signal.SIGTERM, signal.SIGINT))
+            stack.enter_context(stop_on_signals(*_stopping()))
             look_here()  # for my_env.py
             return args.run(args)
     except WorkbenchError as error:
@@ -71,8 +72,16 @@ def run(argv: list[str] | None) -> int:
     except BrokenPipeError:  # `workbench show ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except SystemExit:
-        raise
+    except SystemExit as asked:
+        if args is None:  # of the parser, which has said why
+            raise
+        # Code of the user's, which the command calls: no status of its own may pass for the command's answer.
+        print(
+            f"workbench{where}: code that the command called asked the process to end (SystemExit: {shortened(asked.code)}); an "
+            "environment, a tool or an algorithm says what is wrong by an error, not by sys.exit()",
+            file=sys.stderr,
+        )
+        return 2
     except BaseException as error:  # also what a library in Rust raises that breaks down
         if world != "1" and _is_of_a_lost_process(error):
             print(f"workbench{where}: another process ended, so this one does too", file=sys.stderr)
@@ -80,6 +89,17 @@ def run(argv: list[str] | None) -> int:
         from workbench.cli.last_resort import report_crash
 
         return report_crash(error, where)
+
+
+def _stopping() -> list[int]:
+    """The signals that ask a command to stop. Those of a terminal (it is closed; Ctrl-\\) too, unless whoever started the
+    process has it go on without one (`nohup`)."""
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    for name in ("SIGHUP", "SIGQUIT"):
+        number = getattr(signal, name, None)  # not on Windows
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            numbers.append(number)
+    return numbers
 
 
 @contextlib.contextmanager

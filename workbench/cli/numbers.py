@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
+import re
 
 MOST_DIGITS = 18
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
 def is_digits(text: str) -> bool:
@@ -19,4 +22,37 @@ def whole_number(text: str) -> int:
         raise argparse.ArgumentTypeError(
             f"a whole number, at least 1, is expected; got {text!r:.60}"
         )
+    return number
+
+
+def number_from_zero(text: str) -> int:
+    """A whole number, at least 0: a seed, a port, a place in a list."""
+    if not is_digits(text):
+        raise argparse.ArgumentTypeError(
+            f"a whole number, at least 0, is expected; got {text!r:.60}"
+        )
+    return int(text)
+
+
+def decimal(text: str) -> float:
+    """A number that is one: neither nan nor infinite, in plain digits."""
+    number = float(text) if _NUMBER.fullmatch(text) else math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"a number such as 0.5 is expected; got {text!r:.60}")
+    return number
+
+
+def decimal_above_zero(text: str) -> float:
+    """A number above 0: seconds, inches, a learning rate."""
+    number = decimal(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"a number above 0 is expected; got {text!r:.60}")
+    return number
+
+
+def decimal_from_zero(text: str) -> float:
+    """A number, at least 0."""
+    number = decimal(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"a number, at least 0, is expected; got {text!r:.60}")
     return number

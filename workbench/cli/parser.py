@@ -14,7 +14,7 @@ from pathlib import Path
 from workbench.basics.extensions import provided
 from workbench.basics.plugins import load_named
 from workbench.cli import commands, training
-from workbench.cli.numbers import whole_number
+from workbench.cli.numbers import number_from_zero, whole_number
 from workbench.cli.options import AddCommand, add_html, add_set, add_track, add_trust
 from workbench.values.errors import ConfigError
 
@@ -165,7 +165,7 @@ def _add_questions_about_runs(command: AddCommand) -> None:
         "recompute a step's credit from its stored ids and rewards; exit 1 if a number differs",
     )
     sub.add_argument("run_path", type=Path, metavar="RUN")
-    sub.add_argument("step", type=int, metavar="STEP")
+    sub.add_argument("step", type=number_from_zero, metavar="STEP")
     add_trust(sub)
 
     sub = command(
@@ -179,7 +179,7 @@ def _add_questions_about_runs(command: AddCommand) -> None:
         metavar="PATH",
         help="a run folder, a file or folder of rollouts, a preset or .toml file",
     )
-    sub.add_argument("--step", type=int, help="only this step of the run")
+    sub.add_argument("--step", type=number_from_zero, help="only this step of the run")
     sub.add_argument(
         "--start",
         action="store_true",
@@ -214,10 +214,14 @@ def _add_looking(command: AddCommand) -> None:
         "framework wrote",
     )
     sub.add_argument("run_path", type=Path, metavar="RUN")
-    sub.add_argument("step", type=int, nargs="?", metavar="STEP")
-    sub.add_argument("--task", type=int, help="which group of the step (default: the first)")
+    sub.add_argument("step", type=number_from_zero, nargs="?", metavar="STEP")
     sub.add_argument(
-        "--attempt", type=int, help="which trajectory of the group (default: the whole group)"
+        "--task", type=number_from_zero, help="which group of the step (default: the first)"
+    )
+    sub.add_argument(
+        "--attempt",
+        type=number_from_zero,
+        help="which trajectory of the group (default: the whole group)",
     )
     sub.add_argument("--tokens", action="store_true", help="tokens coloured by author and credit")
     sub.add_argument(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
 MOST_COMPLAINTS = 5  # of one call
+MOST_WORDS = 200  # characters of what a schema raises
+MOST_NAMES = 50  # arguments of a tool that a complaint names
 
 _WORDS = {
     "string": "text",
@@ -145,6 +147,11 @@ def mismatches(validator: Draft202012Validator, arguments: Any) -> str:
         )
     except RecursionError:
         return "The arguments could not be checked: the tool's schema refers to itself without end."
+    except Exception as error:  # of a schema that anybody wrote: numbers no float holds, references in parts with a name
+        return (
+            "The arguments could not be checked by the tool's schema: "
+            f"{shown(f'{type(error).__name__}: {error}', MOST_WORDS)}."
+        )
     return together(_sentence(error) for error in errors)
 
 
@@ -164,16 +171,13 @@ def _sentence(error: ValidationError) -> str:
     rule = error.validator_value
     if error.validator == "required":
         missing = [name for name in rule if name not in error.instance]
-        return f"Missing{f' in {of}' if place else ''}: {', '.join(missing)}."
+        return f"Missing{f' in {of}' if place else ''}: {_names(missing)}."
     if error.validator == "additionalProperties" and rule is False:
         known = list(error.schema.get("properties", {}))
         extra = [shown(name) for name in error.instance if name not in known]
         what = "there" if place else "an argument"
         verb = "is" if len(known) == 1 else "are"
-        return (
-            f"Not {what}: {', '.join(extra[:MOST_COMPLAINTS])}. "
-            f"There {verb}: {', '.join(known) or 'none'}."
-        )
+        return f"Not {what}: {', '.join(extra[:MOST_COMPLAINTS])}. There {verb}: {_names(known)}."
     if error.validator == "type":
         wanted = [rule] if isinstance(rule, str) else rule
         kinds = " or ".join(_WORDS.get(kind, kind) for kind in wanted)
@@ -189,6 +193,17 @@ def _sentence(error: ValidationError) -> str:
     if error.validator in _RULES:
         return f"Expected {_RULES[error.validator].format(shown(rule))} for {of}, got {came}."
     return f"{of[0].upper()}{of[1:]} breaks the rule {error.validator}: {shown(rule)}; got {came}."
+
+
+def _names(names: Sequence[str]) -> str:
+    """Names of arguments that a schema lists, which may be a stranger's: so many at most, and none acts in a terminal."""
+    words = [
+        name if name.isidentifier() and name.isascii() else shown(name)
+        for name in names[:MOST_NAMES]
+    ]
+    if len(names) > MOST_NAMES:
+        words.append(f"and {len(names) - MOST_NAMES:,} more")
+    return ", ".join(words) or "none"
 
 
 def _of_one_option(error: ValidationError) -> ValidationError | None:

@@ -27,6 +27,9 @@ from workbench.values.errors import ToolError
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
+MOST_SCHEMA = (
+    200_000  # characters of a schema by hand, each part of which is checked when the tool is made
+)
 DEEPEST = 16  # objects in one another, in a type or a schema
 
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
@@ -243,6 +246,12 @@ def checked_parameters(parameters: Any, where: str) -> dict[str, Any]:
         raise ToolError(
             f"{where}: its parameters are no JSON ({error}); hand over a JSON schema as a dict"
         ) from None
+    size = len(json.dumps(schema))
+    if size > MOST_SCHEMA:
+        raise ToolError(
+            f"{where}: its parameters are a schema of {size:,} characters, and {MOST_SCHEMA:,} are the most that is read; "
+            "what is so long does not fit into a prompt either"
+        )
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise ToolError(
             f'{where}: the parameters of a tool are a JSON schema of an object, so they say "type": '

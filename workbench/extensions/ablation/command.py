@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.numbers import whole_number
+from workbench.cli.numbers import decimal_above_zero, number_from_zero, whole_number
 from workbench.cli.options import AddCommand, add_set
 from workbench.values.errors import ConfigError
 
@@ -43,7 +43,9 @@ def add_ablate(command: AddCommand) -> None:
         type=whole_number,
         help="processes of one thread each (default: 2); elsewhere: jobs at once (default: 64)",
     )
-    sub.add_argument("--seeds", type=int, nargs="+", help="of training (default: the plan's)")
+    sub.add_argument(
+        "--seeds", type=number_from_zero, nargs="+", help="of training (default: the plan's)"
+    )
     sub.add_argument("--arms", nargs="+", metavar="NAME", help="some of its arms (default: all)")
     sub.add_argument("--retry", action="store_true", help="do again what failed before")
     sub.add_argument(
@@ -51,7 +53,7 @@ def add_ablate(command: AddCommand) -> None:
     )
     sub.add_argument(
         "--timeout",
-        type=float,
+        type=decimal_above_zero,
         metavar="SECONDS",
         help="that a cell may take, by the clock (default: any)",
     )
@@ -82,10 +84,6 @@ def add_ablate(command: AddCommand) -> None:
 
 def ablate_command(args: argparse.Namespace) -> int:
     """0: every check of the table holds; 1: one does not, or could not be judged, or a job is left."""
-    if args.timeout is not None and not args.timeout > 0:
-        raise ConfigError(
-            f"--timeout: expected wall seconds that a cell may take, above 0, got {args.timeout:g}"
-        )
     from workbench.extensions.ablation.door import ask, carry_out, way_of
     from workbench.extensions.ablation.drive import DONE, tally
     from workbench.extensions.ablation.forecast import forecast

@@ -12,7 +12,9 @@ Points come in the order of the file, the last axis fastest.
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, product
@@ -25,6 +27,7 @@ from workbench.values.errors import ConfigError, nearest
 RANGE_KEYS = ("from", "to", "steps", "scale")
 SCALES = ("linear", "log")
 MOST_POINTS = 10_000
+MOST_COUNTED = 10**15  # points that an error counts
 LONGEST_NAME = 60  # characters, of a point: its name becomes part of file names
 Point = dict[str, Any]  # setting -> value
 
@@ -53,13 +56,14 @@ def axes_of(tree: Mapping[str, Any], where: str) -> tuple[Axis, ...]:
             values = values_of(value, f"{where}: {name}")
             axes.append(Axis((name,), tuple((one,) for one in values)))
     names = [*chain.from_iterable(axis.settings for axis in axes)]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"{where}: {name} is in two axes; a setting varies along one")
-    size = int(np.prod([float(len(axis.values)) for axis in axes]))
+    twice = [name for name, often in Counter(names).items() if often > 1]
+    if twice:
+        raise ConfigError(f"{where}: {twice[0]} is in two axes; a setting varies along one")
+    size = math.prod(len(axis.values) for axis in axes)
     if size > MOST_POINTS:
+        counted = f"{size:,}" if size <= MOST_COUNTED else f"more than {MOST_COUNTED:,}"
         raise ConfigError(
-            f"{where} has {size:,} points, at most {MOST_POINTS:,}; leave out values, or link settings"
+            f"{where} has {counted} points, at most {MOST_POINTS:,}; leave out values, or link settings"
         )
     return tuple(axes)
 
@@ -73,6 +77,8 @@ def values_of(value: Any, where: str) -> list[Any]:
             f"{where}: expected a list of values, or a range such as {{ from = 1, to = 3, steps = 3 }}, got "
             f"{value!r}"
         )
+    if len(value) > MOST_POINTS:
+        raise ConfigError(f"{where}: at most {MOST_POINTS:,} values, got {len(value):,}")
     for one, other in combinations(value, 2):
         if one == other and type(one) is type(other):
             raise ConfigError(f"{where}: every value once, got {value!r}")
@@ -155,7 +161,8 @@ def points_of(axes: Sequence[Axis]) -> list[Point]:
 def short_names(settings: Sequence[str]) -> dict[str, str]:
     """A setting's last part, where that names it alone: learner.lr is lr."""
     last = [name.rpartition(".")[2] for name in settings]
-    return {name: short if last.count(short) == 1 else name for name, short in zip(settings, last)}
+    often = Counter(last)
+    return {name: short if often[short] == 1 else name for name, short in zip(settings, last)}
 
 
 def label_of(point: Mapping[str, Any]) -> str:
@@ -175,10 +182,11 @@ def names_of(points: Sequence[Mapping[str, Any]]) -> list[str]:
     """A name for each point, safe in file names and unlike all others: `lr-0.001_normalize_std-true`; the number of the
     point where that would be too long, or where two would be alike."""
     names = [*map(_name_of, points)]
+    often = Counter(names)
     safe = []
     for number, name in enumerate(names):
         fits = len(name) <= LONGEST_NAME and ".." not in name and name[:1].isalnum()
-        safe.append(name if fits and names.count(name) == 1 else f"point-{number:04}")
+        safe.append(name if fits and often[name] == 1 else f"point-{number:04}")
     return safe
 
 

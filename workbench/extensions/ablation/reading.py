@@ -46,15 +46,14 @@ points = 15                             # in every seed at least so many points
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from workbench.basics.canonical_json import check_name, read_file
-from workbench.basics.regular_files import read_toml
+from workbench.basics.canonical_json import check_name
+from workbench.basics.regular_files import check_numbers, read_json, read_toml
 from workbench.extensions.ablation.contrasts import axes_in, interaction_weights, named_axis
 from workbench.extensions.ablation.grid import axes_of, label_of, names_of, points_of
 from workbench.extensions.ablation.plan import (
@@ -91,6 +90,7 @@ PLAN_KEYS = {
 }
 ANALYSIS_KEYS = {"margin": (int, float), "seeds": list, "looks": list, "normal_seeds": bool}
 TUNING_KEYS = {"seeds": (int, list), "tasks": int, "grid": dict, "same_tasks": bool}
+MOST_SEEDS = 10_000  # of one list
 TUNING_SEEDS = 100  # where seeds of tuning begin; held-out tasks where none are asked for
 TUNING_TASKS = 64
 CONTROL_KEYS = {"same": str, "planted": (int, float)}
@@ -109,7 +109,8 @@ def read_plan(path: Path) -> Plan:
     is missing, unknown or of another type."""
     path = Path(path)
     try:
-        tree = json.loads(read_file(path)) if path.name.endswith(PLAN_SUFFIX) else read_toml(path)
+        tree = read_json(path) if path.name.endswith(PLAN_SUFFIX) else read_toml(path)
+        check_numbers(tree)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read an ablation from {path}: {error}") from error
     return plan_of(tree, name_of_plan(path), path.resolve().parent, f"{path}")
@@ -120,6 +121,10 @@ def plan_of(tree: Mapping[str, Any], name: str, folder: Path, where: str) -> Pla
     _check(tree, PLAN_KEYS, where, needed=("title",))
     if not tree.get("arms") and not tree.get("grid"):
         raise ConfigError(f"{where} needs arms: [arms.NAME] for each, or a [grid] of settings")
+    if "\0" in tree.get("notebook", ""):
+        raise ConfigError(
+            f"{where}: notebook: expected the name of a file, got {tree['notebook']!r:.80}"
+        )
     notebook = str(folder / tree["notebook"]) if tree.get("notebook") else ""
     written = _arms(tree, folder, where, needs_base=not notebook)
     points = points_of(axes_of(tree["grid"], f"{where}: grid")) if "grid" in tree else []
@@ -334,7 +339,8 @@ def _interactions(pairs: Sequence[Any], plan: Plan, where: str) -> tuple[tuple[s
 
 
 def _pair(pair: Any, where: str, what: str = "arms") -> tuple[str, str]:
-    if not isinstance(pair, (list, tuple)) or len(pair) != 2 or pair[0] == pair[1]:
+    is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2
+    if not is_pair or pair[0] == pair[1] or not all(isinstance(name, str) for name in pair):
         raise ConfigError(f"{where} holds pairs of two {what}, got {pair!r}")
     return pair[0], pair[1]
 
@@ -392,6 +398,9 @@ def _tuning(entry: Any, own: bool, where: str) -> Tuning:
 
 
 def _seeds(value: Any, where: str, first: int = 0) -> tuple[int, ...]:
+    number = value if type(value) is int else len(value)
+    if number > MOST_SEEDS:
+        raise ConfigError(f"{where}: expected at most {MOST_SEEDS:,} seeds, got {number:,}")
     seeds = [*range(first, first + value)] if type(value) is int else value
     if (
         not seeds

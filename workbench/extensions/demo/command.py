@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from workbench.cli.numbers import number_from_zero
 from workbench.cli.opening import config_of
 from workbench.cli.options import AddCommand, add_set
 from workbench.values.errors import ConfigError
@@ -17,7 +18,7 @@ from workbench.values.errors import ConfigError
 def add_demo(command: AddCommand) -> None:
     sub = command("demo", demo_command)
     sub.add_argument("--task", default="search-discovery", help="a preset, or a file of settings")
-    sub.add_argument("--seeds", type=int, nargs="+", default=[0])
+    sub.add_argument("--seeds", type=number_from_zero, nargs="+", default=[0])
     sub.add_argument("--out", type=Path)
     add_set(sub)
 

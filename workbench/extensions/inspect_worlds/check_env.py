@@ -5,7 +5,11 @@ wb.check_env("my_env:Guess", policy="frozenlake-tiny")      also: do its prompts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -107,10 +111,34 @@ def check_env(
         raise ConfigError(
             f"tasks is {tasks}: expected how many tasks are played, from 1 to {MOST_TASKS:,}"
         )
-    family, config = _family_and_config(env, settings or {})
-    policy = policy or (config.policy.name if config is not None else None)
-    fits = {} if policy is None else _token_limits(policy, config)
-    return CheckedEnv(check_family(family, tasks=tasks, budget_s=budget_s, **fits))
+    if not 0 < budget_s < math.inf:
+        raise ConfigError(
+            f"budget_s is {budget_s}: expected seconds of playing, for each way to play, above 0"
+        )
+    with _no_silent_end():
+        family, config = _family_and_config(env, settings or {})
+        policy = policy or (config.policy.name if config is not None else None)
+        fits = {} if policy is None else _token_limits(policy, config)
+        return CheckedEnv(check_family(family, tasks=tasks, budget_s=budget_s, **fits))
+
+
+@contextmanager
+def _no_silent_end() -> Iterator[None]:
+    """While an environment is played here, `os._exit` is an error of its: the process would end with a status of the
+    environment's choice, 0 among them, and without a word. Forked children and other threads end as they want to."""
+    process = os.getpid()
+    end = os._exit
+
+    def refused(status: int) -> None:
+        if os.getpid() != process or threading.current_thread() is not threading.main_thread():
+            end(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = refused
+    try:
+        yield
+    finally:
+        os._exit = end
 
 
 def _family_itself(env: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from workbench.cli.numbers import whole_number
+from workbench.cli.numbers import decimal_above_zero, whole_number
 from workbench.cli.opening import overrides, print_or_save
 from workbench.cli.options import AddCommand, add_html, add_set
 
@@ -23,7 +23,10 @@ def add_check_env(command: AddCommand) -> None:
     )
     sub.add_argument("--tasks", type=whole_number, default=12, help="that are played (default: 12)")
     sub.add_argument(
-        "--seconds", type=float, default=3.0, help="of playing, for each way to play (default: 3)"
+        "--seconds",
+        type=decimal_above_zero,
+        default=3.0,
+        help="of playing, for each way to play (default: 3)",
     )
     sub.add_argument("--json", action="store_true", help="print the report as JSON")
     add_html(sub)

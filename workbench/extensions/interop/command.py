@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from workbench.cli.numbers import is_digits, whole_number
+from workbench.cli.numbers import decimal, is_digits, whole_number
 from workbench.cli.options import AddCommand
 from workbench.values.errors import ConfigError
 
@@ -58,7 +58,7 @@ def add_export(command: AddCommand) -> None:
     )
     sub.add_argument(
         "--min-reward",
-        type=float,
+        type=decimal,
         help="of trajectories to learn from (trl-sft, trl-sft-tokens, openai): those "
         "that earned as much (default: that succeeded)",
     )

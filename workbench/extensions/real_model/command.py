@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from workbench.cli.numbers import number_from_zero
 from workbench.cli.options import AddCommand, add_set
 
 
@@ -17,7 +18,7 @@ def add_get_model(command: AddCommand) -> None:
 def add_demo_model(command: AddCommand) -> None:
     sub = command("demo-model", demo_model_command)
     sub.add_argument("name", metavar="NAME", help="smollm2")
-    sub.add_argument("--seeds", type=int, nargs="+", default=[0])
+    sub.add_argument("--seeds", type=number_from_zero, nargs="+", default=[0])
     sub.add_argument("--out", type=Path)
     add_set(sub)
 

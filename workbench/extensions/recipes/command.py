@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from workbench.cli.numbers import number_from_zero
 from workbench.cli.options import AddCommand
 from workbench.values.errors import ConfigError
 
@@ -16,7 +17,7 @@ def add_pretrain(command: AddCommand) -> None:
     sub = command("pretrain", pretrain_command)
     sub.add_argument("name")
     sub.add_argument("--out", type=Path, help="folder to write (default: runs/policies/NAME)")
-    sub.add_argument("--seed", type=int, default=None)
+    sub.add_argument("--seed", type=number_from_zero, default=None)
     sub.add_argument(
         "--check",
         action="store_true",

@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from workbench.cli.numbers import number_from_zero, whole_number
 from workbench.cli.options import AddCommand
 from workbench.values.errors import ConfigError
 
@@ -24,12 +25,15 @@ def add_retriever(command: AddCommand) -> None:
     )
     sub.add_argument(
         "--port",
-        type=int,
+        type=number_from_zero,
         default=0,
         help="0, the default: any free one; the first line printed names it",
     )
     sub.add_argument(
-        "--k", type=int, default=5, help="documents to answer with where a request does not say"
+        "--k",
+        type=whole_number,
+        default=5,
+        help="documents to answer with where a request does not say",
     )
     sub.add_argument(
         "--key",
@@ -88,7 +92,7 @@ def retriever_command(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:  # what it is told to end by, SIGTERM too: nothing is lost
             from workbench.look.words import count
 
-            print(f"ended after {count(server.searches, 'search')}", flush=True)
+            print(f"ended after {count(server.searches, 'search', 'searches')}", flush=True)
     return 0
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from importlib.util import find_spec
 
-from workbench.cli.numbers import whole_number
+from workbench.cli.numbers import number_from_zero, whole_number
 from workbench.cli.options import AddCommand
 from workbench.values.errors import ConfigError
 
@@ -31,7 +31,10 @@ def add_serve(command: AddCommand) -> None:
     )
     sub.add_argument("--step", type=whole_number, help="checkpoint to serve (default: the newest)")
     sub.add_argument(
-        "--port", type=int, default=8000, help="of this machine (default: 8000; 0: any free one)"
+        "--port",
+        type=number_from_zero,
+        default=8000,
+        help="of this machine (default: 8000; 0: any free one)",
     )
     sub.add_argument(
         "--host",
@@ -56,7 +59,10 @@ def add_serve(command: AddCommand) -> None:
         help="embedded: float32, bfloat16 ... (default: the run's engine's, else float32)",
     )
     sub.add_argument(
-        "--seed", type=int, default=0, help="embedded: of replies to requests without a seed"
+        "--seed",
+        type=number_from_zero,
+        default=0,
+        help="embedded: of replies to requests without a seed",
     )
     sub.add_argument(
         "--any-template",

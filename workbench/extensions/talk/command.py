@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from workbench.cli.numbers import whole_number
+from workbench.cli.numbers import decimal_from_zero, number_from_zero, whole_number
 from workbench.cli.options import AddCommand, add_set, add_trust
 from workbench.values.errors import ConfigError
 
@@ -19,7 +19,9 @@ def add_chat(command: AddCommand) -> None:
     sub.add_argument(
         "--step", type=whole_number, help="checkpoint of the run to load (default: the newest)"
     )
-    sub.add_argument("--temperature", type=float, help="0 is greedy (default: training's)")
+    sub.add_argument(
+        "--temperature", type=decimal_from_zero, help="0 is greedy (default: training's)"
+    )
     sub.add_argument(
         "--max-turns", type=whole_number, help="for each question (default: the environment's)"
     )
@@ -50,7 +52,7 @@ def add_chat(command: AddCommand) -> None:
 def add_play(command: AddCommand) -> None:
     sub = command("play", play_command)
     sub.add_argument("env", help="an environment preset, such as frozenlake-4x4 or bandit-code")
-    sub.add_argument("--seed", type=int, default=0, help="task seed")
+    sub.add_argument("--seed", type=number_from_zero, default=0, help="task seed")
     sub.add_argument(
         "--tokenizer", default="frozenlake-tiny", help="policy whose tokens you type in"
     )

@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from workbench.cli.numbers import whole_number
+from workbench.cli.numbers import decimal_above_zero, whole_number
 from workbench.cli.options import AddCommand
 from workbench.run.processes import identity
 
@@ -38,12 +38,12 @@ def add_track(command: AddCommand) -> None:
     )
     sub.add_argument(
         "--timeout",
-        type=float,
+        type=decimal_above_zero,
         default=300.0,
         metavar="SECONDS",
         help="that the tracker may take for one batch before sending ends (default: 300)",
     )
-    sub.add_argument("--while-process", type=int, metavar="PID", help=argparse.SUPPRESS)
+    sub.add_argument("--while-process", type=whole_number, metavar="PID", help=argparse.SUPPRESS)
 
 
 def track_command(args: argparse.Namespace) -> int:

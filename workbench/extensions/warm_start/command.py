@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from workbench.cli.numbers import whole_number
+from workbench.cli.numbers import decimal_above_zero, whole_number
 from workbench.cli.opening import overrides
 from workbench.cli.options import AddCommand, add_set
 
@@ -35,7 +35,9 @@ def add_warm_start(command: AddCommand) -> None:
     )
     sub.add_argument("--epochs", type=whole_number, default=1, help="passes (default: 1)")
     sub.add_argument(
-        "--lr", type=float, help="largest learning rate (default: by the policy's size)"
+        "--lr",
+        type=decimal_above_zero,
+        help="largest learning rate (default: by the policy's size)",
     )
     add_set(sub)
 
