@@ -12,7 +12,7 @@ clients that both wait are two calls.
 
 Whatever a client sends, it is answered: what nobody foresaw by status 500. Values are read within bounds of depth and
 memory, and half a surrogate pair in a text, which has no bytes, becomes U+FFFD. Connections have bounds, too
-(`bounded_protocol`).
+(`bounded_protocol`), and so have bodies that are still read, of an attempt and of all: slow clients fill no memory.
 
 One server serves all attempts of a process; it ends with the process.
 """
@@ -28,8 +28,9 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from types import ModuleType
@@ -57,6 +58,8 @@ MOST_VALUES_BYTES = 256 << 20  # that the values of a request's JSON may take
 MOST_KEPT_BYTES = (
     256 << 20
 )  # of all calls of one attempt: each is kept for a retry until the attempt ends
+MOST_READ_BYTES = 64 << 20  # of one attempt's bodies that are read at once
+MOST_READ_BYTES_IN_ALL = 512 << 20  # and of all attempts'
 MOST_OPEN = 64  # calls of one attempt that wait at once
 KNOWN_KEYS = 4096  # attempts that have ended and are still told so
 START_S = 20.0
@@ -105,6 +108,7 @@ class OpenAttempt:
     active: float = field(default_factory=time.monotonic)  # when it last did something
     waiting: int = 0  # calls that are not answered yet
     kept: int = 0  # bytes of its calls
+    read: int = 0  # bytes of its bodies that are read now, or whose tool runs
     _by_body: dict[str, list[HttpCall]] = field(default_factory=dict)
     _by_idempotency: dict[str, HttpCall] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -175,6 +179,7 @@ class Gateway:
 
     def __init__(self) -> None:
         self._attempts: dict[str, OpenAttempt] = {}
+        self._read_bytes = 0  # as `OpenAttempt.read`, of all attempts
         self._ended: dict[str, OpenAttempt] = {}
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
@@ -232,9 +237,7 @@ class Gateway:
             attempt: OpenAttempt | None = None
             try:
                 attempt = self._attempt(request)
-                body = await _read(request)
-                asked = wire.read(_json(body), attempt.rules)
-                call = attempt.take(asked, wire.PATH, body, request.headers)
+                call, stream = await self._call(request, attempt, wire)
                 given = await _answer(call, request)
             except RefusedCall as refused:
                 if attempt is not None:
@@ -244,11 +247,45 @@ class Gateway:
                 return Response(status_code=499)
             except Exception as error:
                 return JSONResponse(wire.error(_unforeseen(error)), 500)
-            if asked.stream:
-                return StreamingResponse(wire.chunks(given, asked), media_type="text/event-stream")
-            return JSONResponse(wire.answer(given, asked))
+            if stream:
+                chunks = wire.chunks(given, call.asked)
+                return StreamingResponse(chunks, media_type="text/event-stream")
+            return JSONResponse(wire.answer(given, call.asked))
 
         return endpoint
+
+    async def _call(
+        self, request: Request, attempt: OpenAttempt, wire: ModuleType
+    ) -> tuple[HttpCall, bool]:
+        """The call that a request is, and whether its answer is streamed. Neither its body nor its values are held by the
+        request any more: those of a call delivered twice are there once."""
+        with self._reading(attempt) as count:
+            body = await _read(request, count)
+            asked = wire.read(_json(body), attempt.rules)
+            return attempt.take(asked, wire.PATH, body, request.headers), asked.stream
+
+    @contextmanager
+    def _reading(self, attempt: OpenAttempt) -> Iterator[Callable[[int], None]]:
+        """Counts the bytes of a body while it is held and not kept, against those of its attempt and of all. All of it happens
+        in the server's thread."""
+        held = 0
+
+        def count(size: int) -> None:
+            nonlocal held
+            _check_room(attempt.kept + attempt.read + size, MOST_KEPT_BYTES, "a trajectory", 413)
+            _check_room(attempt.read + size, MOST_READ_BYTES, "a trajectory at once", 429)
+            _check_room(
+                self._read_bytes + size, MOST_READ_BYTES_IN_ALL, "all trajectories at once", 429
+            )
+            held += size
+            attempt.read += size
+            self._read_bytes += size
+
+        try:
+            yield count
+        finally:
+            attempt.read -= held
+            self._read_bytes -= held
 
     def _attempt(self, request: Request) -> OpenAttempt:
         """The attempt of an address, where the key is right. An unknown address and a wrong key are told alike."""
@@ -287,14 +324,15 @@ class Gateway:
         """A tool of the task, for programs in other processes: arguments as JSON, the result as text."""
         try:
             attempt = self._attempt(request)
-            arguments = _json(await _read(request))
-            if attempt.tools is None or not isinstance(arguments, dict):
-                raise RefusedCall(
-                    400, "no_tools", "the task has tools and their arguments are an object"
-                )
-            attempt.active = time.monotonic()
-            name = request.path_params["name"]
-            text = await asyncio.to_thread(attempt.tools, name, arguments)
+            with self._reading(attempt) as count:
+                arguments = _json(await _read(request, count))
+                if attempt.tools is None or not isinstance(arguments, dict):
+                    raise RefusedCall(
+                        400, "no_tools", "the task has tools and their arguments are an object"
+                    )
+                attempt.active = time.monotonic()
+                name = request.path_params["name"]
+                text = await asyncio.to_thread(attempt.tools, name, arguments)
             data = text.encode("utf-8", "replace")
             return Response(data, media_type="text/plain")
         except RefusedCall as refused:
@@ -324,10 +362,18 @@ def check_no_page(headers: Mapping[str, str]) -> None:
         )
 
 
-async def _read(request: Request) -> bytes:
-    """The body, as far as it may reach."""
+def _check_room(size: int, most: int, whose: str, status: int) -> None:
+    if size > most:
+        words = f"the bodies of {whose} have at most {most >> 20} MB, and this one has no room left"
+        cure = "; ask again later" if status == 429 else ""
+        raise RefusedCall(status, "too_large" if status == 413 else "too_many_bytes", words + cure)
+
+
+async def _read(request: Request, count: Callable[[int], None]) -> bytes:
+    """The body, as far as it may reach. `count` is told of each piece before it is kept, and may refuse it."""
     pieces = bytearray()
     async for piece in request.stream():
+        count(len(piece))
         pieces += piece
         if len(pieces) > MOST_BYTES:
             raise RefusedCall(413, "too_large", f"a call has at most {MOST_BYTES} bytes")
