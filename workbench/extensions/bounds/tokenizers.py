@@ -17,6 +17,7 @@ from typing import Any
 
 from tokenizers import Regex, normalizers
 
+from workbench.extensions.bounds.piece_models import growth, longest_text
 from workbench.values.errors import PolicyError
 
 MOST_TIMES = 64  # so many characters may become of one; of published tokenizers some 20
@@ -32,13 +33,14 @@ _LOOKS_AROUND = re.compile(r"\(\?[^:]|\\[bBAGzZKXyY]|[\^$]|\(\*")
 
 
 def check_growth(tokenizer: Any) -> None:
-    """Raises PolicyError for a tokenizer whose texts could grow without a bound that matters. One without a part of the
-    library `tokenizers` has no such parts."""
+    """Raises PolicyError for a tokenizer whose texts could grow without a bound that matters. One that runs on neither
+    `tokenizers` nor SentencePiece is code of transformers' own, and no part of it is somebody else's but its vocabulary."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         for name in ("normalizer", "pre_tokenizer", "decoder"):
             _check_part(name, getattr(backend, name, None))
         _check_model(backend.model)
+    _check_pieces(getattr(tokenizer, "sp_model", None))
     longest = max(map(len, tokenizer.get_vocab()), default=0)
     if longest > LONGEST_TOKEN:
         raise _refused("its vocabulary", f"a token of {longest:,} characters", LONGEST_TOKEN)
@@ -67,6 +69,23 @@ def _check_part(name: str, part: Any) -> None:
             raise _refused(
                 f"its {name}", f"up to {times:,.0f} characters for one of a text", MOST_TIMES
             )
+
+
+def _check_pieces(pieces: Any) -> None:
+    """Of a model of SentencePiece, which normalizes by a table of its own, and writes texts by another one."""
+    if pieces is None:
+        return
+    try:
+        found = [*growth(pieces.serialized_model_proto())]
+    except ValueError as error:
+        raise PolicyError(
+            f"its model of SentencePiece cannot be read, so that nothing bounds what it makes of a text: {error}. "
+            "Take tokenizer.model from where the model was first published"
+        ) from error
+    for part, size in found:
+        if size > MOST_TIMES:
+            what = f"up to {size:,} characters for one of a text"
+            raise _refused(part, what, MOST_TIMES, "tokenizer.model")
 
 
 def _check_model(model: Any) -> None:
@@ -101,7 +120,7 @@ def _times(step: Mapping[str, Any]) -> float:
     if step.get("type") == "Replace":
         return _of_replacing(step.get("pattern"), str(step.get("content", "")))
     if step.get("type") == "Precompiled":
-        return _of_table(str(step.get("precompiled_charsmap") or ""))
+        return longest_text(base64.b64decode(str(step.get("precompiled_charsmap") or "")))
     return 1.0
 
 
@@ -121,15 +140,8 @@ def _matches_nothing(expression: str) -> bool:
         return True
 
 
-def _of_table(packed: str) -> float:
-    """Of a table of characters: the longest text in it. It is the length of the tree that finds them, the tree, and the texts
-    with a zero byte behind each."""
-    data = base64.b64decode(packed)
-    texts = data[4 + int.from_bytes(data[:4], "little") :]
-    return max((len(text.decode("utf-8", "replace")) for text in texts.split(b"\0")), default=1)
-
-
-def _refused(part: str, what: str, most: int) -> PolicyError:
+def _refused(part: str, what: str, most: int, file: str = "tokenizer.json") -> PolicyError:
     return PolicyError(
-        f"{part} has {what}, and {most:,} is the most that is taken: texts would fill the memory. {_CURE}"
+        f"{part} has {what}, and {most:,} is the most that is taken: texts would fill the memory. "
+        f"Take {file} from where the model was first published"
     )
