@@ -142,6 +142,17 @@ class Tasks(Quiz):
         gold = day.strftime("%Y-%d-%m" if self.bug == "form" else "%Y-%m-%d")
         return f"Write {day:%d %B %Y} as YYYY-MM-DD.", gold
 
+    def _forms(self, rng):
+        days = [
+            datetime.date(2001, 1, 1) + datetime.timedelta(int(rng.integers(9000)))
+            for _ in range(3)
+        ]
+        form = "%Y-%d-%m" if self.bug == "forms" else "%Y-%m-%d"
+        asked = ", ".join(f"{day:%d %B %Y}" for day in days)
+        return f"Write {asked} as YYYY-MM-DD, one a line.", "\n".join(
+            day.strftime(form) for day in days
+        )
+
     def _order(self, rng):
         numbers = [int(number) for number in rng.choice(100, 5, replace=False)]
         gold = sorted(numbers, reverse=self.bug != "order")

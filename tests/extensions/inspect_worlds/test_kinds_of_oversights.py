@@ -17,6 +17,7 @@ KINDS = {
     ("Symbols", "", "shuffled"): ("E33", "does not follow its text"),
     ("Tasks", "days", "days"): ("E33", "Count with datetime.timedelta"),
     ("Tasks", "form", "form"): ("E33", "which is none"),
+    ("Tasks", "forms", "forms"): ("E33", "which is none"),
     ("Tasks", "order", "order"): ("E33", "asks for an order"),
     ("Tasks", "decimals", "decimals"): ("E33", "was never rounded"),
     ("Tasks", "line", "line"): ("E33", "in the line after the one"),

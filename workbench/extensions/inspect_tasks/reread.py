@@ -194,7 +194,7 @@ def _stated_form(read: Sequence[ReadTask]) -> Iterator[RuleResult]:
     """A right answer has the decimals and the form of a date that the prompt states."""
     for form, code in DATE_FORMS.items():
         asked = [one for one in read if re.search(rf"(?<!\w){form}(?!\w)", one.prompt)]
-        wrong = [one for one in asked if not _is_date(one.answer, code)]
+        wrong = [one for one in asked if not _are_dates(one.answer, code)]
         if len(asked) >= FEWEST and len(wrong) >= max(FEWEST, 0.2 * len(asked)):
             one = wrong[0]
             yield Finding(
@@ -221,6 +221,13 @@ def _stated_form(read: Sequence[ReadTask]) -> Iterator[RuleResult]:
             "says is wrong. Round it, and compare numbers with a tolerance",
             severity=ERROR if len(one.answer.partition(".")[2]) > places + 3 else NOTE,
         )
+
+
+def _are_dates(answer: str, code: str) -> bool:
+    """One date of this form, or several."""
+    return _is_date(answer, code) or all(
+        _is_date(part, code) for part in re.split(r"\s*[,;\n]\s*", answer.strip())
+    )
 
 
 def _is_date(text: str, code: str) -> bool:
