@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from typing import Any
 
-from workbench.basics.annotated import checked_methods
 from workbench.basics.canonical_json import plain
-from workbench.values.errors import DataError, MissingPackageError, shortened, where_raised
+from workbench.values.errors import MissingPackageError, where_raised
 from workbench.values.view import HasView, Shown, View, own_view
 
 ERROR = "error"
@@ -140,7 +139,6 @@ class Answer:
         return tuple(finding for finding in self.findings if finding.severity == NOTE)
 
 
-@checked_methods
 @dataclass(frozen=True, repr=False)
 class LintReport(Shown):
     """The answers of all rules, in the order of the rules."""
@@ -242,15 +240,8 @@ class LintReport(Shown):
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> LintReport:
-        """The report that `as_dict` wrote so. Raises DataError for what is none."""
-        try:
-            answers = tuple(map(_answer_from_dict, value["answers"]))
-            return cls(answers, value.get("about", ""))
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
-            raise DataError(
-                f"a report of the lint is what LintReport.as_dict() gives, got {shortened(value)}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        answers = tuple(map(_answer_from_dict, value["answers"]))
+        return cls(answers, value.get("about", ""))
 
 
 class HasReport(HasView):

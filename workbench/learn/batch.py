@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from workbench.basics.annotated import checked_methods
 from workbench.basics.tensors import Tensor, torch
 from workbench.values import Group, Segment, StopReason, Trajectory, Turn, trajectories_of
 from workbench.values.errors import DataError, shortened
@@ -30,7 +29,6 @@ from workbench.values.parts import whole
 from workbench.values.view import Shown
 
 
-@checked_methods
 @dataclass(frozen=True, eq=False, repr=False)
 class Batch(Shown):
     """Frozen: no field is rebound and no tensor is changed in place."""
@@ -197,16 +195,7 @@ class Batch(Shown):
             )
 
     def columns_at(self, axis: str, chosen: Tensor) -> dict[str, Tensor]:
-        """The tensors of an axis ("_N", "_T"), by name, at these indices; not those that were never computed.
-        Raises DataError for another axis, and for indices that are not there."""
-        if axis not in ("_N", "_T"):
-            raise DataError(
-                f"an axis is '_N' (trajectories) or '_T' (tokens), got {shortened(axis)}"
-            )
-        length = self.num_trajectories if axis == "_N" else self.num_tokens
-        chosen = _indices(chosen)
-        if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < length:
-            raise DataError(f"of the axis {axis} are numbers 0..{length - 1}, got others")
+        """The tensors of an axis ("_N", "_T"), by name, at these indices; not those that were never computed."""
         columns = {}
         for own in fields(self):
             values = getattr(self, own.name)

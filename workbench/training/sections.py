@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -13,7 +13,6 @@ from workbench.learn.algorithms import GRPO
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.rollouts.config import CollectConfig, EvaluationConfig
 from workbench.training.kinds import kind_of
-from workbench.values.errors import ConfigError, shortened
 from workbench.values.view import Shown
 from workbench.worlds.base import EnvFamily
 from workbench.worlds.interface import InterfaceConfig, interfaced
@@ -186,8 +185,5 @@ class Config(Shown):
 
     def kind_of(self, part: str) -> str:
         """The name that a part of several kinds has in a file: a short one, or "module:Qualname" of a class of one's own.
-        Raises ConfigError for what no file can name, and for a part that a config does not have."""
-        parts = [own.name for own in fields(self)]
-        if type(part) is not str or part not in parts:
-            raise ConfigError(f"a config has the parts {', '.join(parts)}; got {shortened(part)}")
+        Raises ConfigError for what no file can name."""
         return kind_of(part, getattr(self, part))

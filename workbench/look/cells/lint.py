@@ -49,7 +49,6 @@ from workbench.values.errors import (
     MissingPackageError,
     WorkbenchError,
     nearest,
-    shortened,
 )
 
 if TYPE_CHECKING:
@@ -86,13 +85,6 @@ class Linted(HasReport):
     report: LintReport
     trajectories: tuple[Trajectory, ...] = ()
     token_texts: TokenTexts | None = None
-
-    def __post_init__(self) -> None:
-        if self.token_texts is not None and not callable(self.token_texts):
-            raise DataError(
-                "token_texts is a function from token ids to their texts, such as "
-                f"session.chat.token_texts, or None; got {shortened(self.token_texts)}"
-            )
 
     def view(self, max_findings: int = 4) -> View:
         """The answers of all rules, and the tokens that the first findings point at, marked."""
