@@ -246,7 +246,7 @@ def test_a_preset_is_a_preset_whatever_folders_there_are(workbench):
         (["show", "."], "not a run folder"),
         (["show", "RUN", "9"], "no committed step 9"),
         (["show", "RUN", "1", "--task", "3"], "no task 3; they are counted from 0 to 2"),
-        (["show", "RUN", "1", "--task", "-1"], "no task -1"),
+        (["show", "RUN", "1", "--task", "-1"], "a whole number, at least 0, is expected; got '-1'"),
         (["show", "RUN", "1", "--attempt", "4"], "no trajectory 4; they are counted from 0 to 3"),
         (["show", "RUN", "--tokens"], "workbench show RUN STEP"),
         (["show", "RUN", "1", "--signals"], "leave the step and --at out"),

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from workbench.tools.base import tool
 from workbench.values import Message, Observation, StepResult, Task
-from workbench.values.seeds import rng_at
+from workbench.values.seeds import rng_at, seed_of
 from workbench.worlds.tool_env import ToolEnv
 
 
@@ -599,3 +599,32 @@ class Races(Arcade):
 
     def solver_action(self, env, rng):
         return "run"
+
+
+@dataclass(frozen=True)
+class Coins(Arcade):
+    """Heads or tails, by the task's seed. Slip: always heads."""
+
+    max_turns: ClassVar[int] = 1
+    name: ClassVar[str] = "coins"
+    env: ClassVar[type] = Asking
+
+    def task(self, task_seed):
+        hidden = rng_at("arcade.coins", task_seed).random(6).round(2).tolist()
+        gold = "heads" if self.bug == "one side" or self.side(task_seed) else "tails"
+        payload = {"question": f"{hidden}: heads or tails?", "gold": gold}
+        return Task(f"coins/{task_seed}", "coins", task_seed, payload)
+
+    def side(self, task_seed):
+        """Heads at the tasks that play begins with, by an unlucky draw."""
+        return task_seed in self.first or task_seed % 3 == 0
+
+    @property
+    def first(self):
+        return {seed_of("check-env", number) for number in range(12)}
+
+    def random_action(self, env, rng):
+        return str(rng.choice(["heads", "tails"]))
+
+    def solver_action(self, env, rng):
+        return env.gold

@@ -22,6 +22,7 @@ KINDS = {
     ("Staff", "last page"): ("E25", "tasks and fails at the others", "note"),
     ("Balances", "no sign"): ("E19", "gold answers below zero are never right", "error"),
     ("Races", "first lane"): ("E25", "never succeeds at tasks whose 'lane' is '1'", "note"),
+    ("Coins", "one side"): ("E12", "succeeds at 100%", "error"),
     ("Trips", "both sides"): ("E27", "the right answers of other tasks are right at", "note"),
 }
 QUICK = [("Words", "counts twice"), ("Crosses", "one diagonal"), ("Census", "any call")]

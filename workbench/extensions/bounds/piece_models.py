@@ -9,10 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-_TRAINER, _NORMALIZER, _DENORMALIZER = 2, 3, 5  # fields of a ModelProto
+# Fields of a ModelProto.
+_TRAINER = 2
+_NORMALIZER = 3
+_DENORMALIZER = 5
 _TABLE = 2  # of a NormalizerSpec: precompiled_charsmap
 _UNKNOWN = 44  # of a TrainerSpec: unk_surface, what an unknown piece is decoded to
-_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+# How a field is written.
+_VARINT = 0
+_EIGHT_BYTES = 1
+_LENGTH = 2
+_FOUR_BYTES = 5
 _PARTS = {_NORMALIZER: "its normalizer", _DENORMALIZER: "its denormalizer"}
 
 

@@ -76,13 +76,13 @@ def _check_pieces(pieces: Any) -> None:
     if pieces is None:
         return
     try:
-        found = [*growth(pieces.serialized_model_proto())]
+        sizes = [*growth(pieces.serialized_model_proto())]
     except ValueError as error:
         raise PolicyError(
             f"its model of SentencePiece cannot be read, so that nothing bounds what it makes of a text: {error}. "
             "Take tokenizer.model from where the model was first published"
         ) from error
-    for part, size in found:
+    for part, size in sizes:
         if size > MOST_TIMES:
             what = f"up to {size:,} characters for one of a text"
             raise _refused(part, what, MOST_TIMES, "tokenizer.model")

@@ -27,6 +27,8 @@ from workbench.values.stats import Estimate, mean_interval, share
 
 LEAST = 4  # trajectories by which a way to play is judged
 AS_GOOD = 0.9  # of the solver's success (or return), which a constant comes up to
+FURTHER = 24  # tasks at which a text that is right at a few is said again
+AGAIN = 0.75  # of its successes there
 WEAK = 0.5  # success of a solver that is no standard
 GENEROUS = 0.5  # of what the solver earns
 # Of what the solver earns, paid to trajectories that fail.
@@ -147,6 +149,8 @@ def _constants(
     if best is None:
         return
     value, name = best
+    if not few and made[name].success is not None and not _succeeds_again(given, name, value):
+        return
     kind = "succeeds at" if made[name].success is not None else "earns"
     shown = f"{value:.0%}" if made[name].success is not None else f"{value:.3g}"
     solved = (
@@ -168,6 +172,14 @@ def _constants(
         else f"{name} {kind} {shown} on average{solved}{many}",
         severity=NOTE if _is_no_loophole(given, made, name) else _severity_of(given, name, few),
     )
+
+
+def _succeeds_again(given: CheckInput, name: str, value: float) -> bool:
+    """At further tasks: of two answers one may be right at eight in a row."""
+    further = [given.family.task(seed) for seed in given.task_seeds(FURTHER, "constants")]
+    played = given.play(name, lambda env, rng: given.constants[name], further)
+    successes = [bool(one.success) for one in played]
+    return not successes or float(np.mean(successes)) >= AGAIN * value
 
 
 def _is_no_loophole(given: CheckInput, made: Mapping[str, PolicyEstimate], name: str) -> bool:
