@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import workbench.engines.policy as policy_module
+from tests.fork_kit import LoadsInThreads, faults_in_forks
 from workbench.chat import ChatFormat
 from workbench.engines.policy import (
     fingerprint,
@@ -436,58 +438,22 @@ def test_shipped_policies_end_their_turns_as_ever():
 # ------------------------------------------------------------------------------------------------ after a fork
 
 
-class LoadsInThreads:
-    """A reader that begins to compute in several threads at once, as transformers does."""
-
-    @staticmethod
-    def from_pretrained(folder, trust_remote_code):
-        gate, faults = threading.Barrier(8), []
-
-        def compute():
-            gate.wait()
-            try:
-                torch.zeros(100_000).add_(1)
-            except RuntimeError as error:
-                faults.append(str(error))
-
-        threads = [threading.Thread(target=compute) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return faults
-
-
-def faults_in_forks(read, most: int = 20, *, first: bool = False) -> list[str]:
-    """What `read` raised or returned in forked children, one after the other; the first fault of each. `first`: until there is
-    one."""
-    torch.set_num_threads(torch.get_num_threads())  # each new thread then asks for torch's pool
-    said = []
-    for _ in range(most):
-        reading, writing = os.pipe()
-        if not (child := os.fork()):
-            try:
-                faults = read()
-            except BaseException as error:
-                faults = [repr(error)]
-            os.write(writing, "".join(faults[:1]).encode())
-            os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading) as words:
-            said.append(words.read())
-        os.waitpid(child, 0)
-        if first and said[-1]:
-            break
-    return [words for words in said if words]
-
-
 def test_a_model_is_loaded_in_threads_after_a_fork(tmp_path):
     assert faults_in_forks(lambda: read_pretrained(LoadsInThreads, tmp_path, "a model")) == []
 
 
-def test_negative_control_threads_of_a_forked_process_race_for_torchs_pool(tmp_path):
+def test_negative_control_threads_of_a_forked_process_race_for_torchs_pool():
+    """In a process of its own: what earlier tests did with torch's threads is not in it."""
     # On a starved machine the threads may come one after the other for a while: four in five forks fail, else.
-    faults = faults_in_forks(
-        lambda: LoadsInThreads.from_pretrained(tmp_path, False), most=500, first=True
+    code = (
+        "from tests.fork_kit import LoadsInThreads, faults_in_forks\n"
+        "print(faults_in_forks(lambda: LoadsInThreads.from_pretrained('', False), 500, first=True))"
     )
-    assert faults and all("thread pool" in words for words in faults)
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).resolve().parents[1],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert "thread pool" in ended.stdout, ended.stderr

@@ -120,8 +120,10 @@ def test_an_environment_that_ends_the_process_has_not_passed(what, tmp_path):
 WAITING = """
 import signal, sys, time
 from workbench import cli
-if sys.argv[2] == "ignored":
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+# A test run in the background ignores them.
+signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[2] == "ignored" else signal.SIG_DFL)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def wait(args):
     print("waits", flush=True)
     time.sleep(float(sys.argv[1]))

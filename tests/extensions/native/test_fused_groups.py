@@ -193,8 +193,31 @@ def test_within_a_bound_that_evicts_nothing_is_another_one(room, monkeypatch):
     assert other_stats["evictions"] > 0
 
 
+def test_who_is_copied_from_leaves_its_prompt_a_tick_later(monkeypatch):
+    """One session rewrites its history in the tick in which another one copies the end of the same prompt from its slot."""
+    model = model_of(**SIZES["vectors"])
+    prompt = groups()[0]
+    rewritten = prompt.copy()
+    rewritten[1] = 6 + (rewritten[1] - 5) % (VOCAB - 6)
+
+    def logps(table) -> list[np.ndarray]:
+        monkeypatch.setattr(fused.FusedForward, "table_kind", table)
+        engine = open_engine(TransformersEngineConfig(decode="fused"), model)
+        answers = []
+        for number, asked in enumerate([[("e", prompt)], [("a", prompt), ("e", rewritten)]]):
+            for place, (name, ids) in enumerate(asked):
+                engine.submit(ask(10 * number + place, name, ids, stop_ids=frozenset()))
+            done = []
+            while len(done) < len(asked):
+                done += engine.poll()
+            answers += sorted(done, key=lambda answer: answer.request_id)
+        return [answer.logprobs for answer in answers]
+
+    np.testing.assert_array_equal(logps(SharedSlotTable), logps(SlotTable))
+
+
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_whatever_is_played_no_bit_is_another_one(data):
     """Sessions that begin, go on, rewrite what they had, begin anew and leave, in a cache that is too small for all."""
     model, room = model_of(**SIZES["vectors"]), data.draw(st.integers(150, 400))

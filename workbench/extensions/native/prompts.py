@@ -52,11 +52,14 @@ class SharedSlotTable(SlotTable):
         self, session: SlotSession, row: Row, source: SlotSession | None, protected: set[str]
     ) -> bool:
         held = session.shared
+        leaves = 0 < row.cached < held.length
+        if leaves and session.name in protected:
+            return False  # another one copies from its slot in this tick
         session.shared = self.shared_by(session, row, source)
         has_room = super().make_room(session, row, source, protected)
         if not has_room:
             session.shared = held
-        elif 0 < row.cached < held.length:
+        elif leaves:
             session.carried = held.read(row.cached)
             session.slot = None
         return has_room
