@@ -31,8 +31,8 @@ class LoadsInThreads:
 
 
 def faults_in_forks(read, most: int = 20, *, first: bool = False) -> list[str]:
-    """What `read` raised or returned in forked children, one after the other; the first fault of each. `first`: until there is
-    one."""
+    """What `read` raised or returned in forked children, one after the other; the first fault of
+    each. `first`: until there is one."""
     torch.set_num_threads(torch.get_num_threads())  # each new thread then asks for torch's pool
     said = []
     for _ in range(most):

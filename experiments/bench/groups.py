@@ -1,4 +1,6 @@
-"""A group's prompt kept once, beside each sequence keeping its own copy: `python -m experiments.bench.groups [FOLDER] [--json FILE]`.
+"""A group's prompt kept once, beside each sequence keeping its own copy.
+
+    python -m experiments.bench.groups [FOLDER] [--json FILE]
 
 decoding   tokens per CPU second in turns, as in `decode`, of groups of eight whose first tokens are the same
 rollouts   whole rollouts of presets with their shipped policies, prompts, chat and environments included, in turns
@@ -34,15 +36,13 @@ from workbench.engines.slot_table import SlotTable
 from workbench.extensions.native import fused
 from workbench.extensions.native.prompts import SharedSlotTable
 
-WAYS = ("own", "once")
+TABLES = {"own": SlotTable, "once": SharedSlotTable}
+WAYS = tuple(TABLES)
 GROUP = 8  # sequences
 PRESETS = ("frozenlake", "search", "sokoban")
 OWN = (Load(turns=8), Load(turns=8, context=100))
 PRETRAINED = (Load(context=256, ticks=2, turns=3),)
 MORE = 300  # tokens that a sequence has of its own, where it has some before it is decoded
-
-
-TABLES = {"own": SlotTable, "once": SharedSlotTable}
 
 
 def keeping(way: str) -> AbstractContextManager:

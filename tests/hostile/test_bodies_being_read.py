@@ -1,4 +1,5 @@
-"""Bodies that a gateway still reads count against what their trajectory, and all of them, may hold."""
+"""Bodies that a gateway still reads count against what their trajectory, and all of them, may
+hold."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ def options() -> list[tuple[str, argparse.Action]]:
 
 
 def test_no_option_of_any_command_takes_a_number_as_python_does():
-    """`int` and `float` take nan, ١ and 1_000, and what a command does with them nobody has thought of."""
+    """`int` and `float` take nan, ١ and 1_000, and what a command does with them nobody has thought
+    of."""
     assert not [(name, action.dest) for name, action in options() if action.type in (int, float)]
     assert len(options()) > 150  # the negative control: they were looked at
 

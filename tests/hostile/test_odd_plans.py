@@ -1,5 +1,5 @@
-"""A plan of an ablation, a file of settings, and the table of a grid, by whom it may be: what is odd in one is said in words,
-before it takes time or memory."""
+"""A plan of an ablation, a file of settings, and the table of a grid, by whom it may be: what is
+odd in one is said in words, before it takes time or memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from workbench.extensions.ablation.reading import MOST_SEEDS, PLAN_SUFFIX, read_
 from workbench.training.config import load_config
 from workbench.values.errors import ConfigError, DataError
 
-SOUND = 'title = "Q"\nnotebook = "quick.ipynb"\nseeds = 2\nbaseline = "lr-0.1"\n[grid]\nlr = [0.1, 0.2]\n'
+SOUND = """title = "Q"
+notebook = "quick.ipynb"
+seeds = 2
+baseline = "lr-0.1"
+[grid]
+lr = [0.1, 0.2]
+"""
 ZEROS = "0" * 400
 LONG = "0x" + "f" * 5000
 MANY = ", ".join(map(str, range(200_000)))

@@ -192,8 +192,9 @@ def check_nesting(value: Any) -> Any:
 
 
 def check_numbers(value: Any) -> Any:
-    """`value`, made of dicts and lists that are not nested too deep; ValueError for a whole number that is longer than any
-    setting: TOML takes 0xfff... of any length, and neither a float holds one nor a message can name it."""
+    """`value`, made of dicts and lists that are not nested too deep; ValueError for a whole number
+    that is longer than any setting: TOML takes 0xfff... of any length, and neither a float holds
+    one nor a message can name it."""
     pending = [value]
     while pending:
         one = pending.pop()
@@ -201,7 +202,8 @@ def check_numbers(value: Any) -> Any:
             pending += one.values() if isinstance(one, dict) else one
         elif type(one) is int and one.bit_length() > MOST_NUMBER_BITS:
             raise ValueError(
-                f"it holds a whole number of {one.bit_length():,} bits, and {MOST_NUMBER_BITS:,} are the most that is read"
+                f"it holds a whole number of {one.bit_length():,} bits, and {MOST_NUMBER_BITS:,} "
+                "are the most that is read"
             )
     return value
 

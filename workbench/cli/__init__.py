@@ -1,8 +1,9 @@
 """`workbench ...` in a terminal. Every command is one call of a function that notebooks call, too.
 
-Exit status: 0 done, 1 the answer is no (a replay differs, a demo did not learn, a check failed), 2 a usage or input
-error, 3 an unexpected error (`last_resort`), 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP, 131 by SIGQUIT (a
-run then keeps its committed steps, and `resume` continues it).
+Exit status: 0 done, 1 the answer is no (a replay differs, a demo did not learn, a check failed), 2
+a usage or input error, 3 an unexpected error (`last_resort`), 130 stopped by Ctrl-C, 143 by
+SIGTERM, 129 by SIGHUP, 131 by SIGQUIT (a run then keeps its committed steps, and `resume` continues
+it).
 """
 
 from __future__ import annotations
@@ -75,10 +76,12 @@ def run(argv: list[str] | None) -> int:
     except SystemExit as asked:
         if args is None:  # of the parser, which has said why
             raise
-        # Code of the user's, which the command calls: no status of its own may pass for the command's answer.
+        # Code of the user's, which the command calls: no status of its own may pass for the
+        # command's answer.
         print(
-            f"workbench{where}: code that the command called asked the process to end (SystemExit: {shortened(asked.code)}); an "
-            "environment, a tool or an algorithm says what is wrong by an error, not by sys.exit()",
+            f"workbench{where}: code that the command called asked the process to end "
+            f"(SystemExit: {shortened(asked.code)}); an environment, a tool or an algorithm says "
+            "what is wrong by an error, not by sys.exit()",
             file=sys.stderr,
         )
         return 2
@@ -92,8 +95,8 @@ def run(argv: list[str] | None) -> int:
 
 
 def _stopping() -> list[int]:
-    """The signals that ask a command to stop. Those of a terminal (it is closed; Ctrl-\\) too, unless whoever started the
-    process has it go on without one (`nohup`)."""
+    """The signals that ask a command to stop. Those of a terminal (it is closed; Ctrl-\\) too,
+    unless whoever started the process has it go on without one (`nohup`)."""
     numbers = [signal.SIGTERM, signal.SIGINT]
     for name in ("SIGHUP", "SIGQUIT"):
         number = getattr(signal, name, None)  # not on Windows

@@ -3,12 +3,13 @@
 Sequences that are decoded now lie in slots 0 .. A-1, so that a decode step reads a plain view of the slab; sessions
 that wait for their environment lie behind them.
 
-A slab is as long as its longest session, for all of them. So there are two: where one slab for all would take more
-than `cache_tokens`, the longest sessions lie `apart` in the other, and the slab of the rest is cut to what they need.
-How many go is what takes the fewest positions. Only where that is too much as well, idle sessions are evicted, longest
-unused first. What both slabs may grow to, until all turns have reached their limits, is at most `cache_tokens`
-positions, and so is the memory that they hold (what passes from one to the other is copied on its way). What sessions
-share outside the slabs (`SharedPrompt`) counts among them, each once.
+A slab is as long as its longest session, for all of them. So there are two: where one slab for all
+would take more than `cache_tokens`, the longest sessions lie `apart` in the other, and the slab of
+the rest is cut to what they need. How many go is what takes the fewest positions. Only where that
+is too much as well, idle sessions are evicted, longest unused first. What both slabs may grow to,
+until all turns have reached their limits, is at most `cache_tokens` positions, and so is the memory
+that they hold (what passes from one to the other is copied on its way). What sessions share outside
+the slabs (`SharedPrompt`) counts among them, each once.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from torch import Tensor
 
 @dataclass(eq=False)
 class SharedPrompt:
-    """The beginning of several sequences, which lies in none of their slots. Whoever lets it be holds its keys and
-    values."""
+    """The beginning of several sequences, which lies in none of their slots. Whoever lets it be
+    holds its keys and values."""
 
     length: int  # positions
 

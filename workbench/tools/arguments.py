@@ -147,7 +147,8 @@ def mismatches(validator: Draft202012Validator, arguments: Any) -> str:
         )
     except RecursionError:
         return "The arguments could not be checked: the tool's schema refers to itself without end."
-    except Exception as error:  # of a schema that anybody wrote: numbers no float holds, references in parts with a name
+    # Of a schema that anybody wrote: numbers no float holds, references in parts with a name.
+    except Exception as error:
         return (
             "The arguments could not be checked by the tool's schema: "
             f"{shown(f'{type(error).__name__}: {error}', MOST_WORDS)}."
@@ -196,7 +197,8 @@ def _sentence(error: ValidationError) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    """Names of arguments that a schema lists, which may be a stranger's: so many at most, and none acts in a terminal."""
+    """Names of arguments that a schema lists, which may be a stranger's: so many at most, and none
+    acts in a terminal."""
     words = [
         name if name.isidentifier() and name.isascii() else shown(name)
         for name in names[:MOST_NAMES]

@@ -249,8 +249,8 @@ def checked_parameters(parameters: Any, where: str) -> dict[str, Any]:
     size = len(json.dumps(schema))
     if size > MOST_SCHEMA:
         raise ToolError(
-            f"{where}: its parameters are a schema of {size:,} characters, and {MOST_SCHEMA:,} are the most that is read; "
-            "what is so long does not fit into a prompt either"
+            f"{where}: its parameters are a schema of {size:,} characters, and {MOST_SCHEMA:,} are "
+            "the most that is read; what is so long does not fit into a prompt either"
         )
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise ToolError(

@@ -21,9 +21,9 @@ class Env(Protocol):
     def step(self, action_text: str) -> StepResult:
         """Take the whole text the policy wrote in its turn. Bad text is answered, not raised (invariant 10).
 
-        `info["success"]` (true or false) says whether the trajectory has succeeded so far, in every StepResult. Where no
-        StepResult has it, success is not known, and policies are compared by return. After the end (terminated, truncated)
-        a further step raises EnvError.
+        `info["success"]` (true or false) says whether the trajectory has succeeded so far, in every
+        StepResult. Where no StepResult has it, success is not known, and policies are compared by
+        return. After the end (terminated, truncated) a further step raises EnvError.
         """
 
     # Optional, found by hasattr:  snapshot() -> JSON value;  restore(snapshot) -> None;  state_key() -> str;

@@ -27,8 +27,8 @@ def content_split(content: str) -> str:
 
 
 def split_of(family: EnvFamily, task: Task) -> str:
-    """ "train" or "held-out": as the family says; if it does not say, one payload in five by its hash (of a dozen different
-    ones it may be none)."""
+    """ "train" or "held-out": as the family says; if it does not say, one payload in five by its
+    hash (of a dozen different ones it may be none)."""
     if hasattr(family, "split_of"):
         return family.split_of(task)
     return content_split(content_of(task))

@@ -1,4 +1,5 @@
-"""A model of SentencePiece whose tables write long texts for a character is refused, before a text is shown to it."""
+"""A model of SentencePiece whose tables write long texts for a character is refused, before a text
+is shown to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Games of words, codes and boards, and tools: a slip in each is named by its check, and the same without it is passed by."""
+"""Games of words, codes and boards, and tools: a slip in each is named by its check, and the same
+without it is passed by."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The fused way keeps a group's first prompt once: no bit changes, its memory is counted and given back, and a sequence that
-leaves the prompt takes along what it still has of it."""
+"""The fused way keeps a group's first prompt once: no bit changes, its memory is counted and given
+back, and a sequence that leaves the prompt takes along what it still has of it."""
 
 from __future__ import annotations
 
@@ -132,7 +132,8 @@ def test_a_prompt_is_read_from_one_place():
 
 @pytest.mark.parametrize("where", [1, 20, 79, 80, 81, 200])
 def test_a_rewritten_history_takes_along_what_stays(where, monkeypatch):
-    """A session changes a token inside its prompt, at the end of the part that is kept once, or after it."""
+    """A session changes a token inside its prompt, at the end of the part that is kept once, or
+    after it."""
     model = model_of(**SIZES["vectors"])
 
     def rewritten(ids, turn):
@@ -171,7 +172,8 @@ def test_a_session_that_begins_anew_takes_another_groups_prompt(monkeypatch):
 
 @pytest.mark.parametrize("room", [600, 420, 260])
 def test_within_a_bound_that_evicts_nothing_is_another_one(room, monkeypatch):
-    """Sessions lie apart, lose their slots and compute again; prompts count among the positions that there may be."""
+    """Sessions lie apart, lose their slots and compute again; prompts count among the positions
+    that there may be."""
     model = model_of(**SIZES["vectors"])
     positions = []
 
@@ -195,7 +197,8 @@ def test_within_a_bound_that_evicts_nothing_is_another_one(room, monkeypatch):
 
 
 def test_who_is_copied_from_leaves_its_prompt_a_tick_later(monkeypatch):
-    """One session rewrites its history in the tick in which another one copies the end of the same prompt from its slot."""
+    """One session rewrites its history in the tick in which another one copies the end of the same
+    prompt from its slot."""
     model = model_of(**SIZES["vectors"])
     prompt = groups()[0]
     rewritten = prompt.copy()
@@ -223,7 +226,8 @@ def test_whatever_is_played_no_bit_is_another_one(count):
 
 
 def played_at_random(data):
-    """Sessions that begin, go on, rewrite what they had, begin anew and leave, in a cache that is too small for all."""
+    """Sessions that begin, go on, rewrite what they had, begin anew and leave, in a cache that is
+    too small for all."""
     model, room = model_of(**SIZES["vectors"]), data.draw(st.integers(150, 400))
     config = dict(decode="fused", max_rows=data.draw(st.integers(1, 4)), prefill_tokens=64)
     engines = []
@@ -279,7 +283,8 @@ def test_a_prompt_goes_with_its_last_sequence(monkeypatch):
 
 
 def test_eight_of_a_group_take_little_more_than_their_own(monkeypatch):
-    """Positions of a group of eight with a prompt of 200: the slots are as long as what comes after it."""
+    """Positions of a group of eight with a prompt of 200: the slots are as long as what comes after
+    it."""
     model = model_of(**SIZES["vectors"], max_position_embeddings=512)
     prompt = np.random.default_rng(0).integers(6, VOCAB, 200)
 

@@ -63,7 +63,8 @@ def axes_of(tree: Mapping[str, Any], where: str) -> tuple[Axis, ...]:
     if size > MOST_POINTS:
         counted = f"{size:,}" if size <= MOST_COUNTED else f"more than {MOST_COUNTED:,}"
         raise ConfigError(
-            f"{where} has {counted} points, at most {MOST_POINTS:,}; leave out values, or link settings"
+            f"{where} has {counted} points, at most {MOST_POINTS:,}; leave out values, or link "
+            "settings"
         )
     return tuple(axes)
 

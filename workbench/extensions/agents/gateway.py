@@ -10,9 +10,10 @@ one where it carries the idempotency key of an earlier one, where its client say
 sent before, or where the same body was sent before by a client that went away without its answer. Two equal requests of
 clients that both wait are two calls.
 
-Whatever a client sends, it is answered: what nobody foresaw by status 500. Values are read within bounds of depth and
-memory, and half a surrogate pair in a text, which has no bytes, becomes U+FFFD. Connections have bounds, too
-(`bounded_protocol`), and so have bodies that are still read, of an attempt and of all: slow clients fill no memory.
+Whatever a client sends, it is answered: what nobody foresaw by status 500. Values are read within
+bounds of depth and memory, and half a surrogate pair in a text, which has no bytes, becomes U+FFFD.
+Connections have bounds, too (`bounded_protocol`), and so have bodies that are still read, of an
+attempt and of all: slow clients fill no memory.
 
 One server serves all attempts of a process; it ends with the process.
 """
@@ -257,8 +258,8 @@ class Gateway:
     async def _call(
         self, request: Request, attempt: OpenAttempt, wire: ModuleType
     ) -> tuple[HttpCall, bool]:
-        """The call that a request is, and whether its answer is streamed. Neither its body nor its values are held by the
-        request any more: those of a call delivered twice are there once."""
+        """The call that a request is, and whether its answer is streamed. Neither its body nor its
+        values are held by the request any more: those of a call delivered twice are there once."""
         with self._reading(attempt) as count:
             body = await _read(request, count)
             asked = wire.read(_json(body), attempt.rules)
@@ -266,8 +267,8 @@ class Gateway:
 
     @contextmanager
     def _reading(self, attempt: OpenAttempt) -> Iterator[Callable[[int], None]]:
-        """Counts the bytes of a body while it is held and not kept, against those of its attempt and of all. All of it happens
-        in the server's thread."""
+        """Counts the bytes of a body while it is held and not kept, against those of its attempt
+        and of all. All of it happens in the server's thread."""
         held = 0
 
         def count(size: int) -> None:
@@ -370,7 +371,8 @@ def _check_room(size: int, most: int, whose: str, status: int) -> None:
 
 
 async def _read(request: Request, count: Callable[[int], None]) -> bytes:
-    """The body, as far as it may reach. `count` is told of each piece before it is kept, and may refuse it."""
+    """The body, as far as it may reach. `count` is told of each piece before it is kept, and may
+    refuse it."""
     pieces = bytearray()
     async for piece in request.stream():
         count(len(piece))

@@ -143,7 +143,9 @@ def _cut(algorithm: Algorithm) -> Iterator[RuleResult]:
     yield Checked(count, "how the batch is cut")
     if gap > 1e-6 * max(float(whole_M.abs().max()), 1.0):
         yield Finding(
-            f"the loss of a token changes by up to {gap:.4g} with the other segments that share its micro-batch ({count} tokens, or "
-            f"the first {half} of them): what a trajectory weighs depends on how the batch is cut, on memory settings. An objective "
-            f"divides by nothing that is counted over its micro-batch: leave that to algorithm.reduction, or divide by a constant"
+            f"the loss of a token changes by up to {gap:.4g} with the other segments that share "
+            f"its micro-batch ({count} tokens, or the first {half} of them): what a trajectory "
+            "weighs depends on how the batch is cut, on memory settings. An objective divides by "
+            "nothing that is counted over its micro-batch: leave that to algorithm.reduction, or "
+            "divide by a constant"
         )

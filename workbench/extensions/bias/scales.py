@@ -260,9 +260,11 @@ def _weight_off_policy(algorithm: Algorithm) -> Iterator[RuleResult]:
     ]
     if all(turned):
         yield Finding(
-            f"off policy a token whose probability is {expected[1]:.3g} times the old one is pushed with {weights[1]:.3g}, and one of "
-            f"{expected[0]:.3g} times with {weights[0]:.3g}; expected {expected[1]:.3g} and {expected[0]:.3g}, the new probability over the old one: the "
-            f"ratio of {algorithm.name} is upside down. It shows in a second epoch or minibatch alone. Take exp(logp - old_logp)"
+            f"off policy a token whose probability is {expected[1]:.3g} times the old one is "
+            f"pushed with {weights[1]:.3g}, and one of {expected[0]:.3g} times with "
+            f"{weights[0]:.3g}; expected {expected[1]:.3g} and {expected[0]:.3g}, the new "
+            f"probability over the old one: the ratio of {algorithm.name} is upside down. It shows "
+            "in a second epoch or minibatch alone. Take exp(logp - old_logp)"
         )
 
 

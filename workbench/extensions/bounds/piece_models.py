@@ -1,8 +1,10 @@
-"""What a model of SentencePiece may make of a text, read from the bytes of its file (a ModelProto, in protobuf's form).
+"""What a model of SentencePiece may make of a text, read from the bytes of its file (a ModelProto,
+in protobuf's form).
 
-    for name, size in growth(model): ...     "its normalizer": the most characters that it makes of one
+    for name, size in growth(model): ...     "its normalizer", the most that it makes of a character
 
-Protobuf itself is no dependency: a file is fields, each a number, a kind and a value, and four of them matter here.
+Protobuf itself is no dependency: a file is fields, each a number, a kind and a value, and four of
+them matter here.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _PARTS = {_NORMALIZER: "its normalizer", _DENORMALIZER: "its denormalizer"}
 
 
 def growth(model: bytes) -> Iterator[tuple[str, int]]:
-    """(part, the most characters that it makes of one character or piece). Raises ValueError for bytes that are no such file."""
+    """(part, the most characters that it makes of one character or piece). Raises ValueError for
+    bytes that are no such file."""
     for number, value in _fields(model):
         for inner, content in _fields(value) if number in (_TRAINER, *_PARTS) else ():
             if number in _PARTS and inner == _TABLE:
@@ -34,8 +37,8 @@ def growth(model: bytes) -> Iterator[tuple[str, int]]:
 
 
 def longest_text(table: bytes) -> int:
-    """Characters of the longest text in a table of characters. It is the length of the tree that finds them, the tree, and the
-    texts with a zero byte behind each."""
+    """Characters of the longest text in a table of characters. It is the length of the tree that
+    finds them, the tree, and the texts with a zero byte behind each."""
     texts = table[4 + int.from_bytes(table[:4], "little") :]
     return max((len(text.decode("utf-8", "replace")) for text in texts.split(b"\0")), default=1)
 

@@ -33,8 +33,9 @@ _LOOKS_AROUND = re.compile(r"\(\?[^:]|\\[bBAGzZKXyY]|[\^$]|\(\*")
 
 
 def check_growth(tokenizer: Any) -> None:
-    """Raises PolicyError for a tokenizer whose texts could grow without a bound that matters. One that runs on neither
-    `tokenizers` nor SentencePiece is code of transformers' own, and no part of it is somebody else's but its vocabulary."""
+    """Raises PolicyError for a tokenizer whose texts could grow without a bound that matters. One
+    that runs on neither `tokenizers` nor SentencePiece is code of transformers' own, and no part of
+    it is somebody else's but its vocabulary."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         for name in ("normalizer", "pre_tokenizer", "decoder"):
@@ -72,15 +73,16 @@ def _check_part(name: str, part: Any) -> None:
 
 
 def _check_pieces(pieces: Any) -> None:
-    """Of a model of SentencePiece, which normalizes by a table of its own, and writes texts by another one."""
+    """Of a model of SentencePiece, which normalizes by a table of its own, and writes texts by
+    another one."""
     if pieces is None:
         return
     try:
         sizes = [*growth(pieces.serialized_model_proto())]
     except ValueError as error:
         raise PolicyError(
-            f"its model of SentencePiece cannot be read, so that nothing bounds what it makes of a text: {error}. "
-            "Take tokenizer.model from where the model was first published"
+            "its model of SentencePiece cannot be read, so that nothing bounds what it makes of a "
+            f"text: {error}. Take tokenizer.model from where the model was first published"
         ) from error
     for part, size in sizes:
         if size > MOST_TIMES:

@@ -1,5 +1,5 @@
-"""What an environment shows and says, inspected: `workbench check-env` plays it and compares words with what happens (E31, E32, parts
-of E13 and E23).
+"""What an environment shows and says, inspected: `workbench check-env` plays it and compares words
+with what happens (E31, E32, parts of E13 and E23).
 
 table.py          which check is asked for by which name
 shown_whole.py    what is shown and what the next action meets; examples; texts that are cut (E31)

@@ -22,7 +22,8 @@ WAYS = {"a row": (0, 1), "a column": (1, 0), "a diagonal": (1, 1), "the other di
 
 
 def check_board_lines(given: CheckInput) -> Iterator[RuleResult]:
-    """No line of as many equal signs as the prompt says stands on a board of a game that goes on."""
+    """No line of as many equal signs as the prompt says stands on a board of a game that goes
+    on."""
     rule = IN_A_LINE.search(given.first_prompt)
     if rule is None:
         return
@@ -44,8 +45,10 @@ def check_board_lines(given: CheckInput) -> Iterator[RuleResult]:
         one, way, board = standing[0]
         drawn = " / ".join(board)
         yield Finding(
-            f"the prompt says {shortened(rule[0], 40)}, and {length} in {way} stand on {drawn} at {one.task.id!r} ({one.policy}), where the game goes on; "
-            f"so in {len(standing)} trajectories: a line is missing where it is asked who has won (both diagonals, the last row and column)",
+            f"the prompt says {shortened(rule[0], 40)}, and {length} in {way} stand on {drawn} at "
+            f"{one.task.id!r} ({one.policy}), where the game goes on; so in {len(standing)} "
+            "trajectories: a line is missing where it is asked who has won (both diagonals, the "
+            "last row and column)",
             severity=ERROR,
         )
 

@@ -42,10 +42,9 @@ IN_PLACE = re.compile(
     r"(?:correctly|exactly) placed|bulls?\b)",
     re.IGNORECASE,
 )
-
-
 OUT_OF_PLACE = re.compile(
-    r"\b(\d+)\b[^.;,\n\d]{0,30}\b(?:(?:in|but in|but) (?:the |a |another )?(?:wrong|other|another|different) (?:places?|positions?|spots?)|"
+    r"\b(\d+)\b[^.;,\n\d]{0,30}\b(?:(?:in|but in|but) (?:the |a |another )?"
+    r"(?:wrong|other|another|different) (?:places?|positions?|spots?)|"
     r"misplaced|elsewhere|out of place|cows?\b)",
     re.IGNORECASE,
 )
@@ -164,8 +163,9 @@ def _parts(words: str) -> list[str]:
 
 
 def _of_marks(played: Sequence[PlayedTrajectory], secrets: dict[str, str]) -> list[ReplyClaim]:
-    """Words that are guessed and answered by a mark for each letter: as many of a letter are marked as stand in the word that is
-    right. Which mark says what is learnt from letters that stand once in both words, or in one of them."""
+    """Words that are guessed and answered by a mark for each letter: as many of a letter are marked
+    as stand in the word that is right. Which mark says what is learnt from letters that stand once
+    in both words, or in one of them."""
     marked = [
         (one, guess, secrets[one.task.id].lower(), marks)
         for one in played
@@ -185,7 +185,8 @@ def _of_marks(played: Sequence[PlayedTrajectory], secrets: dict[str, str]) -> li
 
 
 def _marked_guesses(one: PlayedTrajectory, right: str) -> Iterator[tuple[str, str]]:
-    """(guess, a mark for each of its letters); a reply may hold the marks of earlier guesses, and the last ones are taken."""
+    """(guess, a mark for each of its letters); a reply may hold the marks of earlier guesses, and
+    the last ones are taken."""
     for text, result in zip(one.texts, one.results):
         words = re.findall(r"[a-z]+", inside(text).lower())
         if not words or len(words[-1]) != len(right) or not right.isalpha():

@@ -34,7 +34,8 @@ LEFT = re.compile(
 
 # A number of anything that is left.
 COUNTDOWN = re.compile(
-    r"\b(\d+) (?:more )?([a-z]+)\s+(?:left|remain(?:ing|s)?|to go)\b|\b([a-z]+) (?:left|remaining)\s*[:=]?\s*(\d+)",
+    r"\b(\d+) (?:more )?([a-z]+)\s+(?:left|remain(?:ing|s)?|to go)\b|"
+    r"\b([a-z]+) (?:left|remaining)\s*[:=]?\s*(\d+)",
     re.IGNORECASE,
 )
 
@@ -155,8 +156,9 @@ def _goes_up(given: CheckInput) -> Iterator[RuleResult]:
         if len(more) >= 2 * LEAST and not fewer:
             one, old, new = more[0]
             yield Finding(
-                f"replies say how many {noun} are left, and the number goes up: from {old} to {new} at {one.task.id!r} ({one.policy}), so in "
-                f"{len(more)} of {len(pairs)} turns; expected what there is minus what was used, not plus",
+                f"replies say how many {noun} are left, and the number goes up: from {old} to "
+                f"{new} at {one.task.id!r} ({one.policy}), so in {len(more)} of {len(pairs)} "
+                "turns; expected what there is minus what was used, not plus",
                 severity=ERROR,
             )
             return

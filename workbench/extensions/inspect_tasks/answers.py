@@ -81,7 +81,8 @@ def right_answers(given: CheckInput) -> list[SolverAnswer]:
 
 
 def known_gold(given: CheckInput, task: Task) -> str:
-    """The one gold answer of a task's payload: by its name, or since it is paid where it is said; "" for none."""
+    """The one gold answer of a task's payload: by its name, or since it is paid where it is said;
+    "" for none."""
     if gold := gold_of(task):
         return gold
     name = given.once("the field that is paid", lambda: _paid_field(given))
@@ -89,7 +90,8 @@ def known_gold(given: CheckInput, task: Task) -> str:
 
 
 def _paid_field(given: CheckInput) -> str:
-    """A value of the payload, not shown, that is right at some tasks, while those of other tasks are not; "" for none."""
+    """A value of the payload, not shown, that is right at some tasks, while those of other tasks
+    are not; "" for none."""
     tasks = given.tasks[:FIELD_TASKS]
     if "solver" in given.own or len(tasks) < FIELD_TASKS:
         return ""

@@ -206,7 +206,8 @@ def _several_said(others: OtherAnswers, answers: Sequence[SolverAnswer]) -> Iter
     meant = any(SOME.search(answer.prompt) for answer in answers)
     if not others.paid or meant:
         return
-    # The last move of a game may be right elsewhere, too; not nearly all of them, of so many different ones.
+    # The last move of a game may be right elsewhere, too; not nearly all of them, of so many
+    # different ones.
     nearly_all = len(others.paid) >= NEARLY_ALL * others.asked
     different = len({words for _, words in others.paid})
     if not all(map(_is_whole, answers)) and not (nearly_all and different >= LEAST):

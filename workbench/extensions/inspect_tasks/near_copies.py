@@ -61,8 +61,9 @@ class ShownTask(NamedTuple):
 
 
 class TaskKey(NamedTuple):
-    """By what two tasks are one. `key`: "" where a task has none. `sure`: whoever splits so never means it. `many`: only
-    where tasks of one key have one answer far more often than any two, since two questions may both be answered by yes."""
+    """By what two tasks are one. `key`: "" where a task has none. `sure`: whoever splits so never
+    means it. `many`: only where tasks of one key have one answer far more often than any two, since
+    two questions may both be answered by yes."""
 
     what: str
     key: Callable[[ShownTask], str]

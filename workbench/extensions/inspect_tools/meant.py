@@ -116,7 +116,8 @@ def _known_sums(called: Any) -> Iterator[tuple[Mapping[str, Any], float]]:
 
 
 def _functions(description: str) -> dict[str, float]:
-    """Functions whose meaning the description leaves no doubt about; a calculator that has none of them says so."""
+    """Functions whose meaning the description leaves no doubt about; a calculator that has none of
+    them says so."""
     known = {"sqrt(16)": 4.0}
     if not BITS.search(description):
         known["2^3"] = 8.0

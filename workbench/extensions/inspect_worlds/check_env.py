@@ -124,8 +124,9 @@ def check_env(
 
 @contextmanager
 def _no_silent_end() -> Iterator[None]:
-    """While an environment is played here, `os._exit` is an error of its: the process would end with a status of the
-    environment's choice, 0 among them, and without a word. Forked children and other threads end as they want to."""
+    """While an environment is played here, `os._exit` is an error of its: the process would end
+    with a status of the environment's choice, 0 among them, and without a word. Forked children and
+    other threads end as they want to."""
     process = os.getpid()
     end = os._exit
 

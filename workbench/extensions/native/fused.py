@@ -6,8 +6,8 @@ It takes the place of `slot_forward`: the same slab, the same tokens, all layers
 those of the other way up to rounding; and a token's are the same bits whoever else is in the pass. A model that is of
 another kind, and a machine without a compiler, keep the other way, with the reason.
 
-The first prompt of a group is kept once (`prompts`): less memory, and for all but the first that read it it is still near. The
-numbers are the same ones in the same order, so no bit changes.
+The first prompt of a group is kept once (`prompts`): less memory, and for all but the first that
+read it it is still near. The numbers are the same ones in the same order, so no bit changes.
 
 In bfloat16 (`engine.dtype`) weights lie in the memory that the engine has for them, and the factors of a product are rounded
 to it; all else, keys and values as well, is float32. So its numbers are nearer to those of float32 than the other way's.

@@ -2,9 +2,10 @@
 
     keys, values    [layers, kv heads, length, head size] of one prompt
 
-The sequence that computes the prompt writes the beginning of it here, and those that begin with the same prompt read it from
-here; their slots hold what comes after it. The prompt is given back with the last sequence that has it. One whose history
-is rewritten inside it takes along what stays, into its own slot.
+The sequence that computes the prompt writes the beginning of it here, and those that begin with the
+same prompt read it from here; their slots hold what comes after it. The prompt is given back with
+the last sequence that has it. One whose history is rewritten inside it takes along what stays, into
+its own slot.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from workbench.engines.slot_table import SlotSession, SlotTable
 from workbench.engines.slots import NOT_SHARED, SharedPrompt, SlotCache
 from workbench.extensions.native.layout import Model
 
-# A prompt is kept up to a multiple of this many positions: what the kernel handles together is never on both sides.
+# A prompt is kept up to a multiple of this many positions: what the kernel handles together is
+# never on both sides.
 BLOCK = 16
 
 
@@ -65,7 +67,8 @@ class SharedSlotTable(SlotTable):
         return has_room
 
     def shared_by(self, session: SlotSession, row: Row, source: SlotSession | None) -> SharedPrompt:
-        """What is to come before the slot of a session in this turn, of which `row.cached` tokens are its own already."""
+        """What is to come before the slot of a session in this turn, of which `row.cached` tokens
+        are its own already."""
         if source is not None:
             return source.shared
         if row.cached == 0:
@@ -76,7 +79,8 @@ class SharedSlotTable(SlotTable):
 
 
 def addresses(cache: SlotCache, model: Model) -> np.ndarray:
-    """Of each slot where its prompt lies, as `Shared` of `step.cpp` (keys, values, length): int64 [S, 3]."""
+    """Of each slot where its prompt lies, as `Shared` of `step.cpp` (keys, values, length): int64
+    [S, 3]."""
     places = np.zeros((cache.slots, 3), np.int64)
     for slot, prompt in enumerate(cache.shared):
         if prompt.length:

@@ -118,8 +118,8 @@ def group_relative(inputs: CreditInputs, *, normalize_std: NormalizeStd = True) 
 def rloo(inputs: CreditInputs) -> Advantages:
     """RLOO: what a trajectory earned above the mean of the others: n / (n - 1) times what Dr. GRPO's baseline gives.
 
-    The gradient is unbiased as long as nothing is clipped and tokens are summed or divided by a fixed length (reduction
-    "seq-mean-token-sum" or "fixed-length").
+    The gradient is unbiased as long as nothing is clipped and tokens are summed or divided by a
+    fixed length (reduction "seq-mean-token-sum" or "fixed-length").
     Source: Ahmadian et al. 2024, "Back to Basics" (arXiv 2402.14740).
     """
     return Advantages(inputs.of_rows(leave_one_out(inputs.reward_N, inputs.group_N, inputs.kept_N)))

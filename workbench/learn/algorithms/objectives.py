@@ -32,7 +32,8 @@ HELD_BY_DUAL_CLIP = 2
 
 
 class Clipped(NamedTuple):
-    """Per token: `loss` (to be minimised, carries the gradient), `ratio` (for metrics and views) and `state`."""
+    """Per token: `loss` (to be minimised, carries the gradient), `ratio` (for metrics and views)
+    and `state`."""
 
     loss: Tensor
     ratio: Tensor

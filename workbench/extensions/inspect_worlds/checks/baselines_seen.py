@@ -283,15 +283,18 @@ def _never_solves(given: CheckInput) -> Iterator[RuleResult]:
     yield Checked(asked, "tasks that the solver solves")
     if asked >= ENOUGH and len(failed) >= 2 and len(failed) <= (1 - UNSOLVED) * asked:
         yield Finding(
-            f"the solver solves {len(solved)} of {asked} tasks and fails at the others, {failed[0]!r} for one, where chance decides "
-            "nothing: either those cannot be solved (a board of the wrong parity, a goal out of reach, too few turns), teach nothing and bound every "
-            "policy's success, or the solver is none. Draw tasks backwards from their end, or leave out what it cannot solve",
+            f"the solver solves {len(solved)} of {asked} tasks and fails at the others, "
+            f"{failed[0]!r} for one, where chance decides nothing: either those cannot be solved "
+            "(a board of the wrong parity, a goal out of reach, too few turns), teach nothing "
+            "and bound every policy's success, or the solver is none. Draw tasks backwards from "
+            "their end, or leave out what it cannot solve",
             severity=NOTE,
         )
 
 
 def _fails_where(given: CheckInput) -> Iterator[RuleResult]:
-    """The solver never succeeds where a value of the payload is one of a few, and mostly does elsewhere."""
+    """The solver never succeeds where a value of the payload is one of a few, and mostly does
+    elsewhere."""
     played = [one for one in given.own.get("solver", ()) if one.success is not None]
     rest = [one for one in played if one.success]
     if len(played) < 2 * ENOUGH or not rest or len(rest) == len(played):
@@ -331,9 +334,11 @@ def _fails_there(
     elsewhere: Sequence[PlayedTrajectory],
 ) -> Finding:
     return Finding(
-        f"the solver never succeeds at tasks whose {name!r} is {shortened(value, 40)} (0 of {len(here)} trajectories, {here[0].task.id!r} for one), and at "
-        f"{_successes(elsewhere)} of {len(elsewhere)} elsewhere: those cannot be solved, or what is done there is not judged as it is elsewhere (a reward from "
-        "another player's view, a name that is spelled otherwise). A policy learns the opposite there, or nothing",
+        f"the solver never succeeds at tasks whose {name!r} is {shortened(value, 40)} (0 of "
+        f"{len(here)} trajectories, {here[0].task.id!r} for one), and at {_successes(elsewhere)} "
+        f"of {len(elsewhere)} elsewhere: those cannot be solved, or what is done there is not "
+        "judged as it is elsewhere (a reward from another player's view, a name that is spelled "
+        "otherwise). A policy learns the opposite there, or nothing",
         severity=NOTE,
     )
 

@@ -18,7 +18,8 @@ NOBODY = "zq zq"  # what no tool knows
 
 
 def check_failed_calls(given: CheckInput) -> Iterator[RuleResult]:
-    """The solver's answer without its calls earns less than with them, and as much with calls of arguments that mean nothing."""
+    """The solver's answer without its calls earns less than with them, and as much with calls of
+    arguments that mean nothing."""
     env = made(given.family)
     if not isinstance(env, ToolEnv) or not env.tools:
         return
@@ -43,9 +44,11 @@ def check_failed_calls(given: CheckInput) -> Iterator[RuleResult]:
     if len(paid) >= LEAST:
         one, text, bonus = paid[0]
         yield Finding(
-            f"{bonus:.3g} of the reward is paid for a call before the answer, and a call that means nothing earns it as well: {shortened(text, 80)} at "
-            f"{one.task.id!r}, so at {len(paid)} of {asked} tasks. A policy learns to call, and not to ask; where the call should bring something, "
-            "look at its error or at what it was asked (call.error, call.arguments)",
+            f"{bonus:.3g} of the reward is paid for a call before the answer, and a call that "
+            f"means nothing earns it as well: {shortened(text, 80)} at {one.task.id!r}, so at "
+            f"{len(paid)} of {asked} tasks. A policy learns to call, and not to ask; where the "
+            "call should bring something, look at its error or at what it was asked (call.error, "
+            "call.arguments)",
             severity=NOTE,
         )
 

@@ -120,9 +120,10 @@ def _no_signal(given: CheckInput, made: Mapping[str, PolicyEstimate]) -> Iterato
         and not any(played.success is not False for played in given.played)
     ):
         yield Finding(
-            f"none of {len(paid)} trajectories, by {len(ways)} ways to play, succeeds or earns anything above zero, and there is no solver: nothing says "
-            "that a task can be solved, and a policy that begins like random play learns from penalties alone. Write a solver_action, or try one "
-            "task by hand",
+            f"none of {len(paid)} trajectories, by {len(ways)} ways to play, succeeds or earns "
+            "anything above zero, and there is no solver: nothing says that a task can be "
+            "solved, and a policy that begins like random play learns from penalties alone. "
+            "Write a solver_action, or try one task by hand",
             severity=NOTE,
         )
 
