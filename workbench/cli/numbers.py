@@ -19,18 +19,14 @@ def whole_number(text: str) -> int:
     """A whole number, at least 1."""
     number = int(text) if is_digits(text) else 0
     if number < 1:
-        raise argparse.ArgumentTypeError(
-            f"a whole number, at least 1, is expected; got {text!r:.60}"
-        )
+        raise _expected("a whole number, at least 1,", text)
     return number
 
 
 def number_from_zero(text: str) -> int:
     """A whole number, at least 0: a seed, a port, a place in a list."""
     if not is_digits(text):
-        raise argparse.ArgumentTypeError(
-            f"a whole number, at least 0, is expected; got {text!r:.60}"
-        )
+        raise _expected("a whole number, at least 0,", text)
     return int(text)
 
 
@@ -38,7 +34,7 @@ def decimal(text: str) -> float:
     """A number that is one: neither nan nor infinite, in plain digits."""
     number = float(text) if _NUMBER.fullmatch(text) else math.nan
     if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"a number such as 0.5 is expected; got {text!r:.60}")
+        raise _expected("a number such as 0.5", text)
     return number
 
 
@@ -46,7 +42,7 @@ def decimal_above_zero(text: str) -> float:
     """A number above 0: seconds, inches, a learning rate."""
     number = decimal(text)
     if number <= 0:
-        raise argparse.ArgumentTypeError(f"a number above 0 is expected; got {text!r:.60}")
+        raise _expected("a number above 0", text)
     return number
 
 
@@ -54,5 +50,9 @@ def decimal_from_zero(text: str) -> float:
     """A number, at least 0."""
     number = decimal(text)
     if number < 0:
-        raise argparse.ArgumentTypeError(f"a number, at least 0, is expected; got {text!r:.60}")
+        raise _expected("a number, at least 0,", text)
     return number
+
+
+def _expected(what: str, text: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"{what} is expected; got {text!r:.60}")

@@ -39,6 +39,7 @@ class SlotRunner:
         self._prefill_tokens = prefill_tokens
         self._counters = counters
         self._device = device
+        # A way to pass tokens may keep some of them outside of the slots (`native`).
         table_kind = getattr(forward, "table_kind", SlotTable)
         self._table = table_kind(device, cache_tokens, counters)
         self._waiting: deque[Row] = deque()
@@ -110,7 +111,7 @@ class SlotRunner:
                 break
             if source is not None and source.name not in self._table.sessions:
                 source = None  # evicted for this very row: it computes what it could have copied
-            self._open(session, row, reused, source)
+            self._open(session, row, source)
             if source is not None:
                 copies.append((source, session))
             elif not reused:
@@ -120,10 +121,9 @@ class SlotRunner:
         self._waiting.extendleft(reversed(postponed))
         return copies
 
-    def _open(
-        self, session: SlotSession, row: Row, reused: int, source: SlotSession | None
-    ) -> None:
+    def _open(self, session: SlotSession, row: Row, source: SlotSession | None) -> None:
         """Begin a turn: what is known of its prompt is kept or will be copied, the rest is pending."""
+        reused = row.cached
         reused_bytes = reused * row.prompt.itemsize
         if reused_bytes < len(session.first_prompt):
             # Its slot is about to be overwritten from position `reused` on.

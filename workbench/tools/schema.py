@@ -241,15 +241,15 @@ def checked_parameters(parameters: Any, where: str) -> dict[str, Any]:
     from jsonschema.exceptions import SchemaError
 
     try:
-        schema = json.loads(json.dumps(parameters, allow_nan=False, default=_as_plain))
+        text = json.dumps(parameters, allow_nan=False, default=_as_plain)
+        schema = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise ToolError(
             f"{where}: its parameters are no JSON ({error}); hand over a JSON schema as a dict"
         ) from None
-    size = len(json.dumps(schema))
-    if size > MOST_SCHEMA:
+    if len(text) > MOST_SCHEMA:
         raise ToolError(
-            f"{where}: its parameters are a schema of {size:,} characters, and {MOST_SCHEMA:,} are "
+            f"{where}: its parameters are a schema of {len(text):,} characters, and {MOST_SCHEMA:,} are "
             "the most that is read; what is so long does not fit into a prompt either"
         )
     if not isinstance(schema, dict) or schema.get("type") != "object":

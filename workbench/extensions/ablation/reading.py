@@ -109,8 +109,8 @@ def read_plan(path: Path) -> Plan:
     is missing, unknown or of another type."""
     path = Path(path)
     try:
-        tree = read_json(path) if path.name.endswith(PLAN_SUFFIX) else read_toml(path)
-        check_numbers(tree)
+        is_json = path.name.endswith(PLAN_SUFFIX)
+        tree = check_numbers(read_json(path)) if is_json else read_toml(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read an ablation from {path}: {error}") from error
     return plan_of(tree, name_of_plan(path), path.resolve().parent, f"{path}")

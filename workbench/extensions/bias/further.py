@@ -322,6 +322,12 @@ def pull_of(algorithm: Algorithm, moved_M: Tensor, advantage_M: Tensor, **facts:
     return torch.zeros_like(moved_M) if pull_M is None else pull_M
 
 
+def pull_of_advantage(algorithm: Algorithm, moved_M: Tensor, advantage_M: Tensor) -> Tensor:
+    """`pull_of`, beside what is lost without an advantage."""
+    without_M = pull_of(algorithm, moved_M, torch.zeros_like(advantage_M))
+    return pull_of(algorithm, moved_M, advantage_M) - without_M
+
+
 def further_objective(algorithm: Algorithm) -> Iterator[RuleResult]:
     """Ask the objective of an algorithm, as it is set. Raises whatever its loss raises."""
     for look in (_size, _sampler, _sides, _uncounted, _entropy_bonus, _entropy_mask):
@@ -335,8 +341,7 @@ def _zeros(count: int = TOKENS) -> Tensor:
 def gradient_on_policy(algorithm: Algorithm) -> Iterator[RuleResult]:
     """A token goes the way of its advantage where nothing has moved."""
     ones_M = torch.ones(TOKENS, dtype=torch.float64)
-    nothing = pull_of(algorithm, _zeros(), _zeros())
-    better, worse = (pull_of(algorithm, _zeros(), sign * ones_M) - nothing for sign in (1.0, -1.0))
+    better, worse = (pull_of_advantage(algorithm, _zeros(), sign * ones_M) for sign in (1.0, -1.0))
     yield Checked(2 * TOKENS, "the gradient on policy")
     up = float(better.mean())
     down = float(worse.mean())
@@ -356,8 +361,7 @@ def gradient_on_policy(algorithm: Algorithm) -> Iterator[RuleResult]:
 def _size(algorithm: Algorithm) -> Iterator[RuleResult]:
     """On policy the pull of an advantage goes by its size."""
     ones_M = torch.ones(TOKENS, dtype=torch.float64)
-    nothing = pull_of(algorithm, _zeros(), _zeros())
-    once, twice = (pull_of(algorithm, _zeros(), size * ones_M) - nothing for size in (1.0, 2.0))
+    once, twice = (pull_of_advantage(algorithm, _zeros(), size * ones_M) for size in (1.0, 2.0))
     yield Checked(TOKENS, "the size of an advantage")
     factor = float(twice.mean()) / float(once.mean()) if abs(float(once.mean())) > NOTHING else 2.0
     if abs(factor - 2.0) > 1e-3 and not SIZES.search(words_of(algorithm.objective)):

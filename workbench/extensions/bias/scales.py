@@ -20,7 +20,15 @@ from dataclasses import replace
 
 from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
 from workbench.basics.tensors import Tensor, torch
-from workbench.extensions.bias.further import NOTHING, OLD, TOKENS, loss_inputs, pull_of, words_of
+from workbench.extensions.bias.further import (
+    NOTHING,
+    OLD,
+    TOKENS,
+    loss_inputs,
+    pull_of,
+    pull_of_advantage,
+    words_of,
+)
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.parts import Rewards
 from workbench.learn.batch import Batch
@@ -245,14 +253,13 @@ def _one_ratio(algorithm: Algorithm) -> Iterator[RuleResult]:
 
 def _weight_off_policy(algorithm: Algorithm) -> Iterator[RuleResult]:
     """A token that has become likelier is not pushed by the old probability over the new one."""
-    nothing_M = pull_of(algorithm, _zeros(), _zeros())
-    on_policy = float((pull_of(algorithm, _zeros(), _ones()) - nothing_M).mean())
-    weights = []
-    for moved in (-SMALL_MOVE, SMALL_MOVE):
-        moved_M = _zeros() + moved
-        without_M = pull_of(algorithm, moved_M, _zeros())
-        pull = float((pull_of(algorithm, moved_M, _ones()) - without_M).mean())
-        weights.append(pull / on_policy if on_policy else 1.0)
+    on_policy = float(pull_of_advantage(algorithm, _zeros(), _ones()).mean())
+    if not on_policy:
+        return
+    weights = [
+        float(pull_of_advantage(algorithm, _zeros() + moved, _ones()).mean()) / on_policy
+        for moved in (-SMALL_MOVE, SMALL_MOVE)
+    ]
     yield Checked(2 * TOKENS, "the weight off policy")
     expected = (math.exp(-SMALL_MOVE), math.exp(SMALL_MOVE))
     turned = [
@@ -269,9 +276,8 @@ def _weight_off_policy(algorithm: Algorithm) -> Iterator[RuleResult]:
 
 
 def _both_signs(algorithm: Algorithm) -> Iterator[RuleResult]:
-    nothing_M = pull_of(algorithm, _zeros(), _zeros())
     up, down = (
-        float((pull_of(algorithm, _zeros(), sign * _ones()) - nothing_M).abs().mean())
+        float(pull_of_advantage(algorithm, _zeros(), sign * _ones()).abs().mean())
         for sign in (1.0, -1.0)
     )
     yield Checked(2 * TOKENS, "both signs of an advantage")

@@ -111,10 +111,9 @@ def _answers_sometimes(given: CheckInput) -> Iterator[RuleResult]:
 
 def _asked_tasks(given: CheckInput) -> list[AskedTask]:
     """Of new tasks, with an answer of one turn that is a word or a number of its own."""
-    family: Any = given.family
     asked: dict[str, AskedTask] = {}
     spent = Spent()
-    for task in map(family.task, given.task_seeds(DRAWN, "shown")):
+    for task in given.further_tasks(DRAWN, "shown"):
         if spent.seconds > SECONDS:
             break
         opening, answer = _opening_and_answer(given, task)

@@ -90,11 +90,10 @@ def said_answers(given: CheckInput) -> list[AnswerResult]:
 
 
 def _said_answers(given: CheckInput) -> Iterator[AnswerResult]:
-    family: Any = given.family
     if given.why_not_played() is not None:
         return
     spent = Spent()
-    for task in map(family.task, given.task_seeds(DRAWN, "said")):
+    for task in given.further_tasks(DRAWN, "said"):
         if spent.seconds > SECONDS:
             return
         played = _right_play(given, task)

@@ -87,7 +87,7 @@ def _answered_tasks(given: CheckInput) -> list[TaskAnswer]:
         return []
     answered: dict[str, TaskAnswer] = {}
     spent = Spent()
-    for task in map(family.task, given.task_seeds(DRAWN, "hints")):
+    for task in given.further_tasks(DRAWN, "hints"):
         if spent.seconds > SECONDS:
             break
         rng = rng_at("check-env", "hints", task.id)

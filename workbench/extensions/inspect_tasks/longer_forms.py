@@ -153,7 +153,7 @@ def _read_answers(given: CheckInput) -> list[ReadAnswer]:
             if words.strip()
         ]
     asked = []
-    for task in map(family.task, given.task_seeds(TASKS, "longer")):
+    for task in given.further_tasks(TASKS, "longer"):
         gold = known_gold(given, task)
         if gold:
             whole = given.as_answer("\0")

@@ -123,7 +123,7 @@ def _is_told_by_the_name(
     named = [
         _same_answer(given, shown.task, other.task)
         for shown in compared
-        for other in (keys.get(likeness.key(shown), []) if likeness.key(shown) else [])[:1]
+        for other in _of_its_key(shown, keys, likeness)[:1]
     ]
     any_two = [
         _same_answer(given, shown.task, known[7 * number % len(known)].task)
@@ -218,12 +218,17 @@ def _pairs(
     likeness: TaskKey,
 ) -> Iterator[tuple[ShownTask, ShownTask]]:
     for shown in compared:
-        key = likeness.key(shown)
-        others = keys.get(key, []) if key else []
-        for other in others[:4]:
+        for other in _of_its_key(shown, keys, likeness)[:4]:
             if other.opening != shown.opening and _same_answer(given, shown.task, other.task):
                 yield shown, other
                 break
+
+
+def _of_its_key(
+    shown: ShownTask, keys: Mapping[str, list[ShownTask]], likeness: TaskKey
+) -> list[ShownTask]:
+    key = likeness.key(shown)
+    return keys.get(key, []) if key else []
 
 
 def _same_answer(given: CheckInput, one: Task, other: Task) -> bool:

@@ -327,8 +327,24 @@ static float weights_of(float* scores, int64_t end) {
   return sum_of(sum);
 }
 
-// The keys or values of one sequence: those of positions before `common` lie with its group's, the others in its slot.
-struct Lying {
+// Keys and values of one head of a layer, from the first position of a slot or of a prompt on.
+struct Places {
+  float* keys;
+  float* values;
+};
+
+static Places in_slot(const Pass& pass, int64_t layer, int64_t token, int64_t head) {
+  const int64_t start = pass.slot[token] * pass.slot_stride + head * pass.head_stride;
+  return {pass.keys[layer] + start, pass.values[layer] + start};
+}
+
+static Places in_prompt(const Model& model, const Shared& prompt, int64_t layer, int64_t head) {
+  const int64_t start = (layer * model.kv_heads + head) * prompt.length * model.size;
+  return {prompt.keys + start, prompt.values + start};
+}
+
+// The values of one sequence: those of positions before `common` lie with its group's, the others in its slot.
+struct Values {
   const float* shared;
   const float* own;
   int64_t common, end;
@@ -336,7 +352,7 @@ struct Lying {
 
 // out = sum over positions of weight * value, of HEADS queries that share the values
 template <int HEADS, int VECTORS>
-static void mix(const float* weights, int64_t stride, const Lying& values, int64_t size,
+static void mix(const float* weights, int64_t stride, const Values& values, int64_t size,
                 const float* divisor, float* out) {
   Vector sum[HEADS][VECTORS] = {};
   const auto add = [&](const float* from, int64_t begin, int64_t end) {
@@ -352,7 +368,7 @@ static void mix(const float* weights, int64_t stride, const Lying& values, int64
     for (int v = 0; v < VECTORS; v++) store(out + h * size + v * WIDTH, sum[h][v] / divisor[h]);
 }
 
-static void mix_plainly(const float* weights, const Lying& values, int64_t size, float divisor,
+static void mix_plainly(const float* weights, const Values& values, int64_t size, float divisor,
                         float* out) {
   for (int64_t d = 0; d < size; d++) out[d] = 0.0f;
   for (int64_t i = 0; i < values.end; i++) {
@@ -364,7 +380,7 @@ static void mix_plainly(const float* weights, const Lying& values, int64_t size,
 }
 
 template <int HEADS>
-static void mix_heads(const float* weights, int64_t stride, const Lying& values, int64_t size,
+static void mix_heads(const float* weights, int64_t stride, const Values& values, int64_t size,
                       const float* divisor, float* out) {
   switch (size) {
     case WIDTH: return mix<HEADS, 1>(weights, stride, values, size, divisor, out);
@@ -386,19 +402,18 @@ static void attend(const Model& model, const Pass& pass, int64_t layer, int64_t 
   const int64_t common = std::min(prompt.length, end);
   const int64_t stride = (pass.longest + WIDTH - 1) / WIDTH * WIDTH;
   for (int64_t k = 0; k < model.kv_heads; k++) {
-    const int64_t place = pass.slot[token] * pass.slot_stride + k * pass.head_stride;
-    const int64_t start = (layer * model.kv_heads + k) * prompt.length * size;
-    const Lying keys = {prompt.keys + start, pass.keys[layer] + place, common, end};
-    const Lying values = {prompt.values + start, pass.values[layer] + place, common, end};
+    const Places theirs = in_prompt(model, prompt, layer, k);
+    const Places own = in_slot(pass, layer, token, k);
+    const Values values = {theirs.values, own.values, common, end};
     for (int64_t h = 0; h < shared; h += 2) {
       const int count = h + 1 < shared ? 2 : 1;
       const int64_t head = k * shared + h;
       float divisor[2];
       for (int i = 0; i < count; i++) {
-        const float* own = query + (head + i) * size;
+        const float* asked = query + (head + i) * size;
         float* scored = scores + i * stride;
-        scores_of(own, keys.shared, common, size, scored);
-        scores_of(own, keys.own, end - common, size, scored + common);
+        scores_of(asked, theirs.keys, common, size, scored);
+        scores_of(asked, own.keys, end - common, size, scored + common);
         divisor[i] = weights_of(scores + i * stride, end);
       }
       if (count == 2)
@@ -418,8 +433,9 @@ static void place(const Model& model, const Layer& layer, const Pass& pass, int6
     const Shared& prompt = pass.shared[pass.slot[t]];
     const int64_t position = pass.position[t];
     const bool is_shared = position < prompt.length;
-    const float* cosine = pass.cosine + pass.position[t] * size;
-    const float* sine = pass.sine + pass.position[t] * size;
+    const int64_t offset = (is_shared ? position : position - prompt.length) * size;
+    const float* cosine = pass.cosine + position * size;
+    const float* sine = pass.sine + position * size;
     for (int64_t h = 0; h < model.heads; h++) {
       float* own = query + (t * model.heads + h) * size;
       if (layer.of_queries.weight) normalise(model, own, layer.of_queries, size, own);
@@ -430,14 +446,11 @@ static void place(const Model& model, const Layer& layer, const Pass& pass, int6
       float* own = key + (t * model.kv_heads + h) * size;
       if (layer.of_keys.weight) normalise(model, own, layer.of_keys, size, own);
       turn(own, cosine, sine, size);
-      const int64_t place =
-          is_shared ? ((number * model.kv_heads + h) * prompt.length + position) * size
-                    : pass.slot[t] * pass.slot_stride + h * pass.head_stride +
-                          (position - prompt.length) * size;
-      std::memcpy((is_shared ? prompt.keys : pass.keys[number]) + place, own,
+      const Places to =
+          is_shared ? in_prompt(model, prompt, number, h) : in_slot(pass, number, t, h);
+      std::memcpy(to.keys + offset, own, size * sizeof(float));
+      std::memcpy(to.values + offset, value + (t * model.kv_heads + h) * size,
                   size * sizeof(float));
-      std::memcpy((is_shared ? prompt.values : pass.values[number]) + place,
-                  value + (t * model.kv_heads + h) * size, size * sizeof(float));
     }
   }
 }

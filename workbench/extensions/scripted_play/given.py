@@ -82,6 +82,10 @@ class CheckInput:
             return list(self.family.task_seeds("train", 0, count, 0))
         return [seed_of("check-env", *what, number) for number in range(count)]
 
+    def further_tasks(self, count: int, what: str) -> Iterator[Task]:
+        """Training tasks that are drawn for `what`, one after the other."""
+        return map(self.family.task, self.task_seeds(count, what))
+
     def once(self, what: str, make: Callable[[], Any]) -> Any:
         """What `make` returns, made by the first check that asks for it."""
         if what not in self._cache:
@@ -223,7 +227,7 @@ class CheckInput:
         """What the solver solves of `count` training tasks that are drawn for `what`, within a share of the budget."""
         spent = Spent()
         solved = []
-        for task in map(self.family.task, self.task_seeds(count, what)):
+        for task in self.further_tasks(count, what):
             if spent.seconds > share * self.budget_s:
                 break
             rng = rng_at("check-env", what, task.id)

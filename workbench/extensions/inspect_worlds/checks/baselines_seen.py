@@ -274,9 +274,7 @@ def _never_solves(given: CheckInput) -> Iterator[RuleResult]:
         return
     failed, solved = _tasks_by_success(solver)
     if len(failed) == 1 and len(solved) >= ENOUGH:  # it may be the only one, or one of many
-        more = [given.family.task(seed) for seed in given.task_seeds(MORE, "unsolved")]
-        played = given.play("solver", given.family.solver_action, more)
-        further, others = _tasks_by_success([one for one in played if one.success is not None])
+        further, others = _tasks_by_success(_solver_at_more(given))
         failed += further
         solved += others
     asked = len(failed) + len(solved)
@@ -292,16 +290,21 @@ def _never_solves(given: CheckInput) -> Iterator[RuleResult]:
         )
 
 
+def _solver_at_more(given: CheckInput) -> list[PlayedTrajectory]:
+    """Of its trajectories at further tasks those whose success is known."""
+    further = [*given.further_tasks(MORE, "unsolved")]
+    played = given.play("solver", given.family.solver_action, further)
+    return [one for one in played if one.success is not None]
+
+
 def _fails_where(given: CheckInput) -> Iterator[RuleResult]:
     """The solver never succeeds where a value of the payload is one of a few, and mostly does
     elsewhere."""
     played = [one for one in given.own.get("solver", ()) if one.success is not None]
-    rest = [one for one in played if one.success]
-    if len(played) < 2 * ENOUGH or not rest or len(rest) == len(played):
+    if len(played) < 2 * ENOUGH or not 0 < _successes(played) < len(played):
         return
     if given.by_chance:
-        more = [given.family.task(seed) for seed in given.task_seeds(MORE, "unsolved")]
-        played += given.play("solver", given.family.solver_action, more)
+        played += _solver_at_more(given)
     yield Checked(len(played), "tasks by the values of their payload")
     for name in without_its_seed(played[0].task):
         by_value: dict[str, list[PlayedTrajectory]] = {}

@@ -177,7 +177,7 @@ def _constants(
 
 def _succeeds_again(given: CheckInput, name: str, value: float) -> bool:
     """At further tasks: of two answers one may be right at eight in a row."""
-    further = [given.family.task(seed) for seed in given.task_seeds(FURTHER, "constants")]
+    further = [*given.further_tasks(FURTHER, "constants")]
     played = given.play(name, lambda env, rng: given.constants[name], further)
     successes = [bool(one.success) for one in played]
     return not successes or float(np.mean(successes)) >= AGAIN * value
