@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.command_kit import status_of
 from workbench import cli
 from workbench.cli import training
 from workbench.cli.opening import overrides
@@ -39,10 +40,7 @@ def workbench(capsys, monkeypatch, tmp_path):
 
     def run(*words):
         capsys.readouterr()
-        try:
-            status = cli.main([str(word) for word in words])
-        except SystemExit as end:  # argparse
-            status = end.code
+        status = status_of(words)
         said = capsys.readouterr()
         return status, said.out, said.err
 

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from talk_kit import CALL, Asking, chat_and_tokenizer, engine_saying, talk_saying
 
+from tests.command_kit import status_of
 from workbench import cli
 from workbench.engines.endpoint import Endpoint
 from workbench.extensions.talk import terminal as talking
@@ -664,11 +665,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(chat):
     ],
 )
 def test_what_cannot_be_asked_ends_with_2_and_a_sentence(capsys, words, message):
-    try:
-        status = cli.main(["chat", *words])
-    except SystemExit as ended:  # by the parser itself
-        status = ended.code
-    assert status == 2
+    assert status_of(["chat", *words]) == 2
     assert message in capsys.readouterr().err
 
 

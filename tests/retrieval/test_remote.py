@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from served import served as in_a_thread
 
+from tests.command_kit import status_of
 from workbench.extensions.servers import bounded_server as server_module
 from workbench.extensions.servers.search_client import HOSTS_VARIABLE, KEY_VARIABLE, RemoteSearcher
 from workbench.extensions.servers.search_server import RetrievalServer
@@ -182,14 +183,8 @@ def test_sigterm_ends_it_in_peace(tmp_path):
     ],
 )
 def test_what_the_command_refuses(arguments, said, monkeypatch, capsys):
-    from workbench.cli import main
-
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
-    try:
-        status = main(["retriever", "--corpus", str(CORPUS_FILE), *arguments])
-    except SystemExit as ended:  # by the parser itself
-        status = ended.code
-    assert status == 2
+    assert status_of(["retriever", "--corpus", CORPUS_FILE, *arguments]) == 2
     assert said in capsys.readouterr().err
 
 

@@ -11,14 +11,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tests.extensions.inspect_worlds.fairground import told
 from workbench.tools.base import tool
-from workbench.values import Message, Observation, StepResult, Task
+from workbench.values import StepResult, Task
 from workbench.values.seeds import rng_at, seed_of
 from workbench.worlds.tool_env import ToolEnv
-
-
-def told(text):
-    return Observation((Message("user", text),))
 
 
 @dataclass(frozen=True)

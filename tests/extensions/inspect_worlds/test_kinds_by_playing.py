@@ -7,7 +7,7 @@ import pytest
 
 from tests.counts import reduced
 from tests.extensions.inspect_worlds import benches, slips
-from workbench.extensions.inspect_worlds.checks import check_family
+from tests.extensions.inspect_worlds.kinds_kit import expect_named, expect_passed_by, findings_of
 
 # (family, its bug) -> (check, words of the finding, severity)
 KINDS = {
@@ -70,8 +70,7 @@ def family_of(name):
 
 def findings(family, check):
     slips.PLANS.clear()
-    report = check_family(family, only=(check,), budget_s=0.5, tasks=12).findings
-    return [(each.severity, each.what) for answer in report for each in answer.findings]
+    return findings_of(family, check, budget_s=0.5)
 
 
 @pytest.mark.parametrize("kind", reduced(list(KINDS), QUICK), ids=" ".join)
@@ -80,6 +79,6 @@ def test_a_kind_is_named_and_its_twin_is_passed_by(kind):
     check, words, severity = KINDS[kind]
     bent, right = BENT.get(kind, ({"bug": bug}, {}))
     found = findings(family_of(name)(**bent), check)
-    assert any(words in what and how == severity for how, what in found), found
+    expect_named(found, words, severity)
     twin = findings(family_of(name)(**right), check)
-    assert not [what for how, what in twin if how == "error" or words in what], twin
+    expect_passed_by(twin, words)

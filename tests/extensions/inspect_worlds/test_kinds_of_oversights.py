@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.extensions.inspect_worlds import oversights
-from workbench.extensions.inspect_worlds.checks import check_family
+from tests.extensions.inspect_worlds.kinds_kit import expect_named, expect_passed_by, findings_of
 from workbench.extensions.inspect_worlds.checks.edges import bounds_in
 
 KINDS = {
@@ -47,8 +47,7 @@ def family_of(name: str, kind: str, bug: str):
 
 
 def findings(family, check):
-    report = check_family(family, only=(check,), budget_s=0.5, tasks=12).findings
-    return [(each.severity, each.what) for answer in report for each in answer.findings]
+    return findings_of(family, check, budget_s=0.5)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=" ".join)
@@ -56,9 +55,9 @@ def test_a_kind_is_named_and_its_twin_is_passed_by(kind):
     name, of, bug = kind
     check, words = KINDS[kind]
     found = findings(family_of(name, of, bug), check)
-    assert any(words in what for _, what in found), found
+    expect_named(found, words)
     twin = findings(family_of(name, of, ""), check)
-    assert not [what for severity, what in twin if severity == "error" or words in what], twin
+    expect_passed_by(twin, words)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.counts import reduced
 from tests.extensions.inspect_worlds import arcade
-from workbench.extensions.inspect_worlds.checks import check_family
+from tests.extensions.inspect_worlds.kinds_kit import expect_named, expect_passed_by, findings_of
 
 # (family, its bug) -> (check, words of the finding, severity)
 KINDS = {
@@ -29,16 +29,11 @@ KINDS = {
 QUICK = [("Words", "counts twice"), ("Crosses", "one diagonal"), ("Census", "any call")]
 
 
-def findings(family, check):
-    report = check_family(family, only=(check,), budget_s=1.0, tasks=12).findings
-    return [(each.severity, each.what) for answer in report for each in answer.findings]
-
-
 @pytest.mark.parametrize("kind", reduced(list(KINDS), QUICK), ids=" ".join)
 def test_a_kind_is_named_and_its_twin_is_passed_by(kind):
     name, bug = kind
     check, words, severity = KINDS[kind]
-    found = findings(getattr(arcade, name)(bug), check)
-    assert any(words in what and how == severity for how, what in found), found
-    twin = findings(getattr(arcade, name)(), check)
-    assert not [what for how, what in twin if how == "error" or words in what], twin
+    found = findings_of(getattr(arcade, name)(bug), check)
+    expect_named(found, words, severity)
+    twin = findings_of(getattr(arcade, name)(), check)
+    expect_passed_by(twin, words)

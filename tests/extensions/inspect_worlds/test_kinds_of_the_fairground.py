@@ -9,8 +9,8 @@ import pytest
 
 from tests.counts import reduced
 from tests.extensions.inspect_worlds import fairground
+from tests.extensions.inspect_worlds.kinds_kit import expect_named, expect_passed_by, findings_of
 from workbench.basics.findings import NOTE, Finding
-from workbench.extensions.inspect_worlds.checks import check_family
 from workbench.extensions.inspect_worlds.checks.reached import check_pitfalls
 from workbench.extensions.scripted_play.given import CheckInput
 
@@ -34,8 +34,7 @@ QUICK = [("Throws", "lowest die"), ("Lines", "unknown"), ("Losses", "signed"), (
 
 def findings(family, check):
     fairground.KEPT.clear()
-    report = check_family(family, only=(check,), budget_s=1.0, tasks=12).findings
-    return [(each.severity, each.what) for answer in report for each in answer.findings]
+    return findings_of(family, check)
 
 
 def test_one_fact_about_a_name_alone_is_one_problem_in_all_its_wordings():
@@ -137,6 +136,6 @@ def test_a_kind_is_named_and_its_twin_is_passed_by(kind):
     name, bug = kind
     check, words, severity = KINDS[kind]
     found = findings(getattr(fairground, name)(bug), check)
-    assert any(words in what and how == severity for how, what in found), found
+    expect_named(found, words, severity)
     twin = findings(getattr(fairground, name)(), check)
-    assert not [what for how, what in twin if how == "error" or words in what], twin
+    expect_passed_by(twin, words)

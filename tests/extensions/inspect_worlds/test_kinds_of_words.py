@@ -7,7 +7,7 @@ import pytest
 
 from tests.counts import reduced
 from tests.extensions.inspect_worlds import signposts
-from workbench.extensions.inspect_worlds.checks import check_family
+from tests.extensions.inspect_worlds.kinds_kit import expect_named, expect_passed_by, findings_of
 
 # (family, its bug) -> (check, words of the finding, severity)
 KINDS = {
@@ -59,16 +59,11 @@ def twin_of(name, bug):
     return signposts.Field(as_map=True) if bug == "turned map" else getattr(signposts, name)()
 
 
-def findings(family, *checks):
-    report = check_family(family, only=checks, budget_s=1.0, tasks=12).findings
-    return [(each.severity, each.what) for answer in report for each in answer.findings]
-
-
 @pytest.mark.parametrize("kind", reduced(list(KINDS), QUICK), ids=" ".join)
 def test_a_kind_is_named_and_its_twin_is_passed_by(kind):
     name, bug = kind
     check, words, severity = KINDS[kind]
-    found = findings(made(name, bug), check)
-    assert any(words in what and how == severity for how, what in found), found
-    twin = findings(twin_of(name, bug), check)
-    assert not [what for how, what in twin if how == "error" or words in what], twin
+    found = findings_of(made(name, bug), check)
+    expect_named(found, words, severity)
+    twin = findings_of(twin_of(name, bug), check)
+    expect_passed_by(twin, words)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.extensions.inspect_worlds import planted
-from workbench.extensions.inspect_worlds.checks import check_family
+from tests.extensions.inspect_worlds.kinds_kit import expect_named, expect_passed_by, findings_of
 
 KINDS = {
     ("Line", "late"): ("E23", "one action late"),
@@ -34,8 +34,7 @@ KINDS = {
 def findings(family, check):
     for memory in (planted.VERDICTS, planted.SCORED):
         memory.clear()
-    report = check_family(family, only=(check,), budget_s=0.5, tasks=12).findings
-    return [(each.severity, each.what) for answer in report for each in answer.findings]
+    return findings_of(family, check, budget_s=0.5)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=" ".join)
@@ -43,9 +42,9 @@ def test_a_kind_is_named_and_its_twin_is_passed_by(kind):
     name, bug = kind
     check, words = KINDS[kind]
     found = findings(getattr(planted, name)(bug=bug), check)
-    assert any(words in what for _, what in found), found
+    expect_named(found, words)
     twin = findings(getattr(planted, name)(), check)
-    assert not [what for severity, what in twin if severity == "error" or words in what], twin
+    expect_passed_by(twin, words)
 
 
 def test_held_out_harder_tasks_are_passed_by():
